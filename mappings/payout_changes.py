@@ -29,15 +29,15 @@ from mappings.objects import (
     map_shown_accounts_by_type,
 )
 from mappings.payouts import (
-    AccountPlan,
     Payout,
+    PlannedAccount,
     Recipient,
     add_accounts_and_delete_replaced,
+    build_account_body,
     build_unknown_method_problem,
-    extract_government_ids,
     map_account_field_names_to_client,
-    plan_accounts,
     replace_accounts_of_recipient,
+    resolve_primary_method,
     send_account_with_number_retry,
     translate_bank_account,
     validate_account,
@@ -69,7 +69,7 @@ class PayoutChanges:
     is_shown_late: bool = False
 
     def __post_init__(self) -> None:
-        self.holds = collect_changed_payout_holds(self.payout, self.facts)
+        self.holds = self._collect_changed_holds()
         self._accounts_by_type = map_shown_accounts_by_type(self.recipient)
         primary = find_primary_account(self.recipient)
         self.existing_primary_method = determine_account_method(primary) if primary else None
@@ -79,6 +79,22 @@ class PayoutChanges:
             method for method in self.payout.methods if self.is_new_account_needed(method)
         ]
         self.methods_to_update = self._select_methods_to_update()
+
+    def _collect_changed_holds(self) -> dict[str, JSON]:
+        """Collects the changed ``autoswitch`` and ``holdup``, which are stored and have no effect."""
+        previous = build_legacy_payout_holds(self.facts)
+        holds = {name: {**previous[name], **hold} for name, hold in self.payout.holds.items()}
+        # A client that sends a whole object back, without changing the hold, did not request one.
+        return {name: hold for name, hold in holds.items() if hold != previous[name]}
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Messages for the operator: no payout can be held."""
+        return tuple(
+            f"{name} was requested; payouts to this recipient are not held"
+            for name, hold in self.holds.items()
+            if hold["active"]
+        )
 
     def find_account(self, method: str) -> Mapping[str, JSON] | None:
         return self._accounts_by_type.get(ACCOUNT_TYPE_BY_METHOD.get(method, ""))
@@ -130,10 +146,16 @@ class PayoutChanges:
             yield from validate_account(self.payout, method, self.recipient)
         if legacy.BANK in self.methods_to_update:
             yield from self._validate_bank()
-        yield from find_active_hold_problems(self.payout, self.holds, options)
+        for name, hold in self.holds.items():
+            if hold["active"] and options.holdup == "refuse":
+                field = f"{self.payout.prefix}{name}.active"
+                yield build_invalid_field_problem(field, "is not supported")
 
     def _validate_method(self) -> Iterator[Problem]:
         method = self.payout.method
+        # Inside a recipient, a payout may have holds alone.
+        if self.payout.prefix and not (self.payout.methods or method):
+            return
         if self.is_replacement and (
             method in ACCOUNT_TYPE_BY_METHOD or method != self.existing_primary_method or not method
         ):
@@ -220,21 +242,30 @@ class PayoutChanges:
         )
 
     @property
-    def creation_plan(self) -> AccountPlan:
+    def planned_accounts(self) -> list[PlannedAccount]:
         methods, primary_method = self.methods_to_create, self.new_primary_method
         if not self.recipient.get("accounts"):
             primary_method = primary_method or next(iter(methods), None)
-        return plan_accounts(self.payout, self.recipient, methods, primary_method)
+        planned_accounts = []
+        for method in methods:
+            body = build_account_body(self.payout, method, self.recipient)
+            # Sent with each account, because otherwise the service decides by the order of creation.
+            body["primary"] = method == primary_method
+            field_map = map_account_field_names_to_client(self.payout, method)
+            planned_accounts.append((body, field_map))
+        return planned_accounts
 
     @property
     def government_ids(self) -> list[ClientGovernmentId]:
-        if self.payout.bank is None:
+        """The government id that was sent with the bank account, if any."""
+        bank = self.payout.bank
+        if bank is not None and legacy.BANK not in self.methods_to_create:
+            bank = {**self.bank_changes, "country": self.bank_answer["country"]}
+        value, country = (bank or {}).get("governmentId"), (bank or {}).get("country")
+        if not value or not country:
             return []
-        if legacy.BANK in self.methods_to_create:
-            return extract_government_ids(self.payout)
-        value = self.bank_changes.get("governmentId")
-        bank = {"country": self.bank_answer["country"], "governmentId": value}
-        return extract_government_ids(structs.replace(self.payout, bank=bank))
+        field = f"{self.payout.build_account_field_prefix(legacy.BANK)}governmentId"
+        return [ClientGovernmentId(country, value, field)]
 
 
 def detect_payout_changes(
@@ -249,6 +280,8 @@ def detect_payout_changes(
 
     If neither was changed, only the primary method is, and the bank account keeps its currency.
     """
+    if is_replacement:
+        payout = structs.replace(payout, method=resolve_primary_method(payout))
     changes = PayoutChanges(payout, recipient, facts, is_replacement, is_shown_late)
     account, is_primary = (
         changes.find_account(legacy.BANK),
@@ -266,14 +299,17 @@ def detect_payout_changes(
     return replace(changes, payout=structs.replace(payout, bank=bank))
 
 
-def apply_payout_changes(changes: PayoutChanges, options: LegacyOptions) -> SubFlow:
+def apply_payout_changes(
+    changes: PayoutChanges, options: LegacyOptions, *, is_undone_by_caller: bool = False
+) -> SubFlow:
     """Updates existing accounts, adds new ones and stores the holds.
 
-    Returns the recipient with its accounts.
+    Returns the recipient with its accounts. If one is refused, the added ones are deleted, unless the
+    caller deletes the whole recipient (``is_undone_by_caller``).
     """
-    recipient, plan = changes.recipient, changes.creation_plan
+    recipient, planned_accounts = changes.recipient, changes.planned_accounts
     # The primary account is changed last: if another one is refused, payments still go where they did.
-    last = changes.new_primary_method if plan.accounts else None
+    last = changes.new_primary_method if planned_accounts else None
     for method in changes.methods_to_update:
         if method != last:
             pairs = yield from _change_account(changes, method, options)
@@ -282,7 +318,12 @@ def apply_payout_changes(changes: PayoutChanges, options: LegacyOptions) -> SubF
     if last in changes.methods_to_update:
         change_last = partial(_change_account, changes, last, options)
     recipient = yield from add_accounts_and_delete_replaced(
-        recipient, plan, options, change_last=change_last
+        recipient,
+        planned_accounts,
+        changes.payout.currency,
+        options,
+        is_undone_by_caller=is_undone_by_caller,
+        change_last=change_last,
     )
     if changes.holds:
         yield CompareAndSet("recipient", recipient["id"], changes.holds)
@@ -325,34 +366,3 @@ def _update_account(
             raise Halted(_NOT_SHOWN_YET, retry_after=5) from None
         call = build_account_change_call(id_, current_account, fields, field_map)
         return (yield from send_account_with_number_retry(call, country, options))
-
-
-# Holds (``autoswitch`` and ``holdup``), which are stored and have no effect
-
-
-def collect_changed_payout_holds(payout: Payout, facts: Facts) -> dict[str, JSON]:
-    """Collects the holds to store: those that the client changed."""
-    holds: dict[str, JSON] = {}
-    for name, hold in payout.holds.items():
-        previous = build_legacy_payout_holds(facts)[name]
-        # A client that sends a whole object back, without changing the hold, did not request one.
-        if {**previous, **hold} != previous:
-            holds[name] = {**previous, **hold}
-    return holds
-
-
-def find_active_hold_problems(
-    payout: Payout, holds: Mapping[str, JSON], options: LegacyOptions
-) -> Iterator[Problem]:
-    """Yields a problem for each active hold if ``holdup`` is ``refuse``: no payout can be held."""
-    for name, hold in holds.items():
-        if hold["active"] and options.holdup == "refuse":
-            yield build_invalid_field_problem(f"{payout.prefix}{name}.active", "is not supported")
-
-
-def build_hold_notices(holds: Mapping[str, JSON]) -> tuple[str, ...]:
-    return tuple(
-        f"{name} was requested; payouts to this recipient are not held"
-        for name, hold in holds.items()
-        if hold["active"]
-    )

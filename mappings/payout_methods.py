@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from msgspec import structs
-
 from mappings import (
     government_ids,
     legacy,
@@ -73,8 +71,6 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
     payout = payouts.drop_masks_sent_back(
         payouts.parse_payout(request.body, "", request.problems), recipient
     )
-    if is_replacement:
-        payout = structs.replace(payout, method=payouts.resolve_primary_method(payout))
     # New accounts are compared with none.
     is_late = (not is_replacement or payout.has_shown_mask) and (
         yield from recipient_reads.is_shown_late(recipient)
@@ -100,8 +96,7 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
         recipient = {**recipient, **fields, **(response.get("recipient") or {})}
         changes = replace(changes, recipient=recipient)
     recipient = yield from payout_changes.apply_payout_changes(changes, request.options)
-    notices = payout_changes.build_hold_notices(changes.holds)
-    return recipient, {**facts, **changes.holds}, notices
+    return recipient, {**facts, **changes.holds}, changes.notices
 
 
 _PATH = "/recipients/{id}/payout-methods"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 
 import msgspec
@@ -19,7 +18,6 @@ from mappings.banking import build_empty_field_problem, build_invalid_field_prob
 from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, LoadFacts, SubFlow
 from mappings.failures import Failure, Problem, Refused
 from mappings.field_types import is_masked_value
-from mappings.government_ids import ClientGovernmentId
 from mappings.objects import (
     ACCOUNT_TYPE_BY_METHOD,
     ADDRESS,
@@ -38,6 +36,8 @@ from mappings.recipient_outcomes import (
 )
 
 Recipient = Mapping[str, JSON]
+PlannedAccount = tuple[dict[str, JSON], dict[str, str]]
+"""The body of an account to create, and its field map."""
 
 
 class Payout(msgspec.Struct, frozen=True, dict=True):
@@ -130,25 +130,9 @@ def drop_null_fields(fields: Mapping[str, JSON] | None) -> dict[str, JSON] | Non
 # New accounts: creating a recipient with a payout, and POST payout-methods
 
 
-@dataclass(frozen=True, slots=True)
-class AccountPlan:
-    """Accounts to create with their field maps, primary first; a wallet gets its currency later."""
-
-    accounts: tuple[tuple[dict[str, JSON], dict[str, str]], ...]
-    wallet_currency: str | None = None
-
-
 def resolve_primary_method(payout: Payout) -> str | None:
     """Returns the named primary method, else the only method that has an account."""
     return payout.method or (payout.methods[0] if len(payout.methods) == 1 else None)
-
-
-def validate_new_payout(payout: Payout, recipient: Recipient) -> Iterator[Problem]:
-    """Validates a payout of new accounts; of ``recipient`` it reads type and government ids."""
-    if payout.methods or payout.method:
-        yield from validate_primary_method(payout)
-    for method in payout.methods:
-        yield from validate_account(payout, method, recipient)
 
 
 def validate_primary_method(payout: Payout) -> Iterator[Problem]:
@@ -160,18 +144,6 @@ def validate_primary_method(payout: Payout) -> Iterator[Problem]:
         yield build_unknown_method_problem(payout)
     elif payout.select_account(method) is None:
         yield build_empty_field_problem(f"{payout.prefix}accounts.{method}")
-
-
-def plan_accounts(
-    payout: Payout, recipient: Recipient, methods: list[str], primary: str | None
-) -> AccountPlan:
-    """Plans the accounts for these methods of a valid payout."""
-    accounts = []
-    for method in methods:
-        # Sent with each account, because otherwise the service decides by the order of creation.
-        account = {**build_account_body(payout, method, recipient), "primary": method == primary}
-        accounts.append((account, map_account_field_names_to_client(payout, method)))
-    return AccountPlan(tuple(accounts), payout.currency)
 
 
 def build_unknown_method_problem(payout: Payout) -> Problem:
@@ -279,16 +251,6 @@ _ADDRESS_FIELD_MAP = {
 }
 
 
-def extract_government_ids(payout: Payout) -> list[ClientGovernmentId]:
-    """Returns the government id that was sent with the bank account, if any."""
-    bank = payout.bank or {}
-    value, country = bank.get("governmentId"), bank.get("country")
-    if not value or not country:
-        return []
-    field = f"{payout.build_account_field_prefix(legacy.BANK)}governmentId"
-    return [ClientGovernmentId(country, value, field)]
-
-
 def send_account_with_number_retry(call: Call, country: JSON, options: LegacyOptions) -> SubFlow:
     """Sends an account; if the service misses the account number, sends it again with the number.
 
@@ -332,7 +294,8 @@ def _derive_missing_account_number(
 
 def add_accounts_and_delete_replaced(
     recipient: Recipient,
-    plan: AccountPlan,
+    planned_accounts: Sequence[PlannedAccount],
+    wallet_currency: JSON,
     options: LegacyOptions,
     *,
     is_undone_by_caller: bool = False,
@@ -340,7 +303,8 @@ def add_accounts_and_delete_replaced(
 ) -> SubFlow:
     """Adds the planned accounts, then deletes the accounts that they replace.
 
-    ``change_last`` changes another account in between; it returns that after the change and before.
+    A wallet gets its currency after it is added. ``change_last`` changes another account in between;
+    it returns that after the change and before.
 
     Returns the recipient with its new accounts. If an account is refused, the ones already added
     are deleted, unless the caller deletes the whole recipient (``is_undone_by_caller``). An old
@@ -350,7 +314,7 @@ def add_accounts_and_delete_replaced(
     new_accounts: list[dict[str, JSON]] = []
     changed: tuple[list[dict[str, JSON]], list[Mapping[str, JSON]]] = [], []
     try:
-        for account, field_map in plan.accounts:
+        for account, field_map in planned_accounts:
             path = f"/recipients/{recipient['id']}/accounts"
             # This includes the ids of accounts just added: a new account is recognized by an id
             # that was not there before.
@@ -365,7 +329,7 @@ def add_accounts_and_delete_replaced(
             new_accounts.append({**account, **response})
             if account["type"] == current.WALLET:
                 new_accounts[-1] |= yield from _set_wallet_currency(
-                    recipient, new_accounts[-1], plan.wallet_currency, field_map
+                    recipient, new_accounts[-1], wallet_currency, field_map
                 )
         if change_last is not None:
             changed = yield from change_last()

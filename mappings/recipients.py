@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from msgspec import structs
 
@@ -42,7 +43,8 @@ from mappings.objects import (
     is_deleted_for_clients,
 )
 from mappings.paging import build_meta, complete_page_meta, parse_page_params, select_page_params
-from mappings.payouts import Payout, Recipient
+from mappings.payout_changes import PayoutChanges
+from mappings.payouts import Recipient
 from mappings.recipient_reads import (
     build_visible_payments_query,
     filter_recipient_payments,
@@ -70,17 +72,16 @@ def create_recipient(request: Request) -> Flow:
     """
     body = request.body
     payout = payouts.parse_payout(body.get("payout"), "payout.", request.problems)
-    holds = payout_changes.collect_changed_payout_holds(payout, {})
+    changes = payout_changes.detect_payout_changes(payout, body, {}, is_replacement=True)
     # Everything is validated before the first call, so that a refused request changes nothing.
     government_id_list = [
         *recipient_bodies.extract_ssn_as_government_ids(body),
-        *payouts.extract_government_ids(payout),
+        *changes.government_ids,
     ]
     request.raise_if_invalid(
         [
             *recipient_bodies.validate_new_recipient(body),
-            *payouts.validate_new_payout(payout, body),
-            *payout_changes.find_active_hold_problems(payout, holds, request.options),
+            *changes.validate(request.options),
             *government_ids.validate_government_ids(government_id_list, {}, request.options),
         ]
     )
@@ -100,7 +101,7 @@ def create_recipient(request: Request) -> Flow:
     new_recipient = (yield call)["recipient"]
     try:
         recipient = yield from _send_remaining_recipient_values(
-            new_recipient, body, payout, request.options
+            new_recipient, body, changes, request.options
         )
     except Refused as refusal:
         # A 404 is about the new recipient, which the client did not name, so it is hidden.
@@ -108,15 +109,15 @@ def create_recipient(request: Request) -> Flow:
         # Without the undo, the client's retry would create a second recipient.
         yield from _undo_recipient_creation(new_recipient["id"], refusal_to_show)
         raise refusal_to_show from None
-    # Stored after all calls, because an undone recipient needs no facts.
-    if holds:
-        yield CompareAndSet("recipient", new_recipient["id"], holds)
-    answer = build_legacy_recipient(recipient, holds, request.options)
-    return Answer({"recipient": answer}, payout_changes.build_hold_notices(holds))
+    answer = build_legacy_recipient(recipient, changes.holds, request.options)
+    return Answer({"recipient": answer}, changes.notices)
 
 
 def _send_remaining_recipient_values(
-    new_recipient: Recipient, body: Mapping[str, JSON], payout: Payout, options: LegacyOptions
+    new_recipient: Recipient,
+    body: Mapping[str, JSON],
+    changes: PayoutChanges,
+    options: LegacyOptions,
 ) -> SubFlow:
     """Sends values that the create call has no fields for; returns the recipient with accounts."""
     path, recipient = f"/recipients/{new_recipient['id']}", new_recipient
@@ -129,18 +130,15 @@ def _send_remaining_recipient_values(
         )
         # A response without the recipient confirms the change, too.
         recipient = {**new_recipient, **((yield call).get("recipient") or patch_body)}
-    if not payout.methods:
-        return recipient
-    primary = payouts.resolve_primary_method(payout)
-    plan = payouts.plan_accounts(payout, body, payout.methods, primary)
-    recipient = yield from payouts.add_accounts_and_delete_replaced(
-        recipient, plan, options, is_undone_by_caller=True
+    account_holder = recipient_bodies.merge_new_type_and_name(body, recipient)
+    changed = yield from payout_changes.apply_payout_changes(
+        replace(changes, recipient=account_holder), options, is_undone_by_caller=True
     )
-    try:
-        return (yield Call("GET", path))["recipient"]
-    except Failure:
+    if changes.payout.methods:
         # All writes succeeded, so failing now would make the client create a second recipient.
-        return recipient
+        with suppress(Failure):
+            return (yield Call("GET", path))["recipient"]
+    return {**recipient, "accounts": changed["accounts"]}
 
 
 def _undo_recipient_creation(recipient_id: str, refusal: Refused) -> SubFlow:
@@ -319,7 +317,7 @@ def update_recipient(request: Request) -> Flow:
     if status_fact := recipient_bodies.derive_status_fact_change(body, fields, facts, updated):
         yield CompareAndSet("recipient", id_, status_fact)
     yield from payout_changes.apply_payout_changes(changes, options)
-    return Answer({"object": "updated"}, payout_changes.build_hold_notices(changes.holds))
+    return Answer({"object": "updated"}, changes.notices)
 
 
 # Delete
