@@ -49,17 +49,26 @@ Each operation has one of these levels of exactness:
 - *inferred*: needs an endpoint that the document of the current interface does not list.
 - *lossy*: part of the legacy behavior is lost; the description says which part.
 
-The table has all calls that an operation can make, in order. [Examples](#examples) shows, for each
-operation whose request has a body or a query, the calls for one request, made to a simulated service
-in which every object exists and every write succeeds: the fields that are sent as they came, and for
-each other field its value, where it came from and the rule. Validation, errors and special cases are
-in `tests/cases/`. Where the fields of answers come from is in [Fields](#fields).
+The table has all calls that an operation can make, in order. [Examples](#examples) shows the calls for
+requests that together have every field, made to a simulated service in which every object exists and
+every write succeeds: the fields that are sent as they came, and for each other field its value, where
+it came from and the rule. Validation, errors and special cases are in `tests/cases/`. Where the fields
+of answers come from is in [Fields](#fields).
 
 A response with status 200 and `"ok": false` is a definite refusal if each of its errors has one of these
 codes; it is answered as the same code with its own status is: {codes}. With any other code, with an error
 without a code, or without errors, it proves nothing: a write is in doubt, as after a 5xx, and a read is
 answered with 500.
 """
+
+EXAMPLES = frozenset(
+    {
+        *("create_recipient", "list_recipients", "update_recipient", "update_payout_method"),
+        *("create_batch", "update_batch", "create_payment", "update_payment"),
+    }
+)
+"""The operations with an example. The body of a payout method is a part of a recipient's; the others
+have no fields but ids and pages."""
 
 STATES_INTRODUCTION = """\
 # States of operations and their writes
@@ -90,7 +99,8 @@ def render_operations_page() -> str:
     header = ("legacy operation", "section", "exactness", "current calls")
     rows = map(_build_operation_row, (*OPERATIONS, *UNLISTED))
     lines += [*format_markdown_table(header, rows), "## Examples\n"]
-    lines += [line for operation in OPERATIONS for line in _render_example(operation)]
+    examples = (operation for operation in OPERATIONS if operation.name in EXAMPLES)
+    lines += [line for operation in examples for line in _render_example(operation)]
     return "\n".join([*lines, *_render_field_tables()])
 
 
@@ -114,9 +124,6 @@ def format_operation_title(operation: Operation) -> str:
 def _render_example(operation: Operation) -> Iterator[str]:
     # Default settings: the page describes the neutral words, not one service's.
     example = build_request_example(Settings(), operation)
-    # Without fields it would only repeat the calls.
-    if example.body is None and "?" not in example.target:
-        return
     data = b"" if example.body is None else json.dumps(example.body).encode()
     explanation = explain_request(Settings(), example.method, example.target, data)
     # One field a line: enough to read, and shorter than any nesting.
@@ -166,8 +173,8 @@ def _render_field_tables() -> Iterator[str]:
         "Every field of the legacy objects. If it has another name in the current interface: the field that it "
         "is sent as, and the one that answers show it from. The gateway does not start if a field is missing.\n"
     )
+    table_rows: list[tuple[str, str, str]] = []
     for name, fields in FIELD_TABLES.items():
-        yield f"### {name}\n"
         names_by_rule: dict[str, list[str]] = {}
         for row in fields.rows:
             names = row.legacy_name, row.current_name, row.answer_name
@@ -181,9 +188,8 @@ def _render_field_tables() -> Iterator[str]:
                 )
                 rule = "; ".join(filter(None, [sent, shown, row.reason]))
             names_by_rule.setdefault(rule, []).append(row.legacy_name)
-        for rule, same_names in names_by_rule.items():
-            yield f"- {_join_names(same_names)}: {rule}"
-        yield ""
+        table_rows += [(name, _join_names(names), rule) for rule, names in names_by_rule.items()]
+    yield from format_markdown_table(("object", "fields", "in the current interface"), table_rows)
 
 
 # States
