@@ -1,12 +1,14 @@
 """The simulated service with the requests that it received, planned faults and more options."""
 
-from collections import Counter, deque
+import random
+from collections import ChainMap, Counter, deque
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gateway.simulator import DEMO_CREDENTIALS, Recipient
+from gateway.simulator import DEMO_CREDENTIALS, Batch, Recipient, ServiceCredentials, batches
 from gateway.simulator import Service as SimulatorService
 from gateway.simulator import ServiceOptions as SimulatorServiceOptions
+from gateway.simulator.service import ID_CHARACTERS
 from tests.simulator.faults import Fault, InterfaceName, ReceivedRequest, match_request
 from tests.simulator.seeds import seed_recipients
 
@@ -68,21 +70,43 @@ OBJECT_TYPES = {"R-": "recipient", "B-": "batch", "P-": "payment"}
 class Service(SimulatorService):
     """A simulated service, for tests that check what reaches it, and that nothing happens twice.
 
+    With a `seed`, generated ids are reproducible.
     `batch_starts` are all executed starts, in order, and `creation_counts` counts created objects
     by type, without seeded ones, and of accounts only those created on their own.
     """
 
-    def __init__(self, *, options: ServiceOptions | None = None, **settings: Any) -> None:
+    def __init__(
+        self, *, options: ServiceOptions | None = None, seed: int | None = None, **settings: Any
+    ) -> None:
         super().__init__(options=options or ServiceOptions(), **settings)
         self.requests: deque[ReceivedRequest] = deque(maxlen=MAX_KEPT_REQUESTS)
         self.faults: list[Fault] = []
         self.batch_starts: list[BatchStart] = []
         self.creation_counts: Counter[str] = Counter()
+        self._seed = seed
+        self._random_by_prefix: dict[str, random.Random] = {}
 
     def generate_id(self, prefix: str, length: int) -> str:
         if prefix in OBJECT_TYPES:
             self.creation_counts[OBJECT_TYPES[prefix]] += 1
-        return super().generate_id(prefix, length)
+        # One sequence per prefix: creating one more account must not change the ids of batches.
+        if prefix not in self._random_by_prefix:
+            seed = None if self._seed is None else f"{self._seed} {prefix}"
+            self._random_by_prefix[prefix] = random.Random(seed)
+        return prefix + "".join(self._random_by_prefix[prefix].choices(ID_CHARACTERS, k=length))
+
+    def add_credentials(self, credentials: ServiceCredentials) -> None:
+        self.credentials[credentials.access_key] = credentials
+
+    def require_recipient(self, recipient_id: str) -> Recipient:
+        """Returns a recipient of any tenant, also an archived one. Raises KeyError."""
+        return ChainMap(*(tenant.recipients for tenant in self.tenants.values()))[recipient_id]
+
+    def require_batch(self, batch_id: str) -> Batch:
+        """Returns a batch of any tenant in its current state. Raises KeyError."""
+        for tenant in self.tenants.values():
+            batches.finish_due_batches(tenant)
+        return ChainMap(*(tenant.batches for tenant in self.tenants.values()))[batch_id]
 
     def seed_recipients(
         self,
