@@ -103,28 +103,25 @@ class Recipient(TypedDict, total=False):
 # Legacy interface, section 2, to which the current document refers
 
 
-class BatchFields(TypedDict, total=False):
-    """The fields of a batch in a summary."""
+class Batch(TypedDict, total=False):
+    """The fields of a payment's batch."""
 
     id: str
+    createdAt: str | None
+    updatedAt: str | None
+    sentAt: str | None
+    completedAt: str | None
+
+
+class BatchFields(Batch, total=False):
+    """The fields of a batch in a summary."""
+
     status: str
     amount: str
     totalPayments: int
     currency: str
     description: str | None
-    sentAt: str | None
-    completedAt: str | None
-    createdAt: str | None
-    updatedAt: str | None
     quoteExpiredAt: str | None
-
-
-class Batch(TypedDict, total=False):
-    id: str
-    createdAt: str | None
-    updatedAt: str | None
-    sentAt: str | None
-    completedAt: str | None
 
 
 class Payment(TypedDict, total=False):

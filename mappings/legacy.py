@@ -374,12 +374,22 @@ class ObjectAnswer(TypedDict):
 
 
 # Sections 4.1, 4.3 and 4.4: query parameters
-class RecipientsQuery(TypedDict, total=False):
-    """Section 4.1, list query parameters; all values are text."""
+class PageQuery(TypedDict, total=False):
+    """All values of query parameters are text."""
 
     page: str
     pageSize: str
+
+
+class SearchQuery(PageQuery, total=False):
+    """Query parameters of the payments of a batch."""
+
     search: str
+
+
+class RecipientsQuery(SearchQuery, total=False):
+    """Section 4.1, list query parameters."""
+
     orderBy: str
     sortBy: str
     startDate: str
@@ -392,14 +402,6 @@ class RecipientsQuery(TypedDict, total=False):
     payoutCurrency: str
 
 
-class SearchQuery(TypedDict, total=False):
-    """Query parameters of the payments of a batch."""
-
-    page: str
-    pageSize: str
-    search: str
-
-
 class FilteredQuery(SearchQuery, total=False):
     """Query parameters that clients send to lists; the document only has ``search`` of batches."""
 
@@ -410,11 +412,6 @@ class FilteredQuery(SearchQuery, total=False):
     country: str
     sourceCurrency: str
     targetCurrency: str
-
-
-class PageQuery(TypedDict, total=False):
-    page: str
-    pageSize: str
 
 
 # Sections 4.3 and 4.4: request bodies

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 
 import msgspec
 from msgspec import structs
@@ -371,15 +371,25 @@ def _undo_account_additions(
     Each call is repeated until the service confirms it, or payments would go to an account whose
     client was told that it was refused, or clients would be shown it.
     """
+
+    def build_primary_call(recipient_id: str, account: Mapping[str, JSON]) -> Call:
+        old_account = {**account, "primary": False}
+        call = build_account_change_call(recipient_id, old_account, {"primary": True})
+        return structs.replace(call, undo_of=refusal)
+
+    def build_deletion_call(recipient_id: str, account: Mapping[str, JSON]) -> Call:
+        call = build_account_deletion_call(recipient_id, account)
+        return structs.replace(call, undo_of=refusal, is_cleanup=False)
+
     previous_primary = find_primary_account(recipient)
     if previous_primary and any(account["primary"] for account in new_accounts):
-        build_call = partial(_build_set_primary_account_call, refusal=refusal)
-        yield from _call_with_current_id(recipient, new_accounts, previous_primary, build_call)
-    build_call = partial(_build_account_removal_call, refusal=refusal)
+        yield from _call_with_current_id(
+            recipient, new_accounts, previous_primary, build_primary_call
+        )
     for account in new_accounts:
         # The client gets the error that caused the undo, not one of the undo itself.
         with suppress(Failure):
-            yield from _call_with_current_id(recipient, new_accounts, account, build_call)
+            yield from _call_with_current_id(recipient, new_accounts, account, build_deletion_call)
 
 
 def _call_with_current_id(
@@ -416,23 +426,6 @@ def _call_with_current_id(
     # With several candidates the wrong account could be deleted; none is better than that.
     if len(candidates) == 1:
         yield build_call(original["id"], candidates[0])
-
-
-def _build_set_primary_account_call(
-    recipient_id: str, account: Mapping[str, JSON], refusal: Refused
-) -> Call:
-    """Builds the call that makes an account primary again, to undo a change that was refused."""
-    old_account = {**account, "primary": False}
-    call = build_account_change_call(recipient_id, old_account, {"primary": True})
-    return structs.replace(call, undo_of=refusal)
-
-
-def _build_account_removal_call(
-    recipient_id: str, account: Mapping[str, JSON], refusal: Refused
-) -> Call:
-    """Builds the call that deletes an account that was just added, to undo a refused change."""
-    call = build_account_deletion_call(recipient_id, account)
-    return structs.replace(call, undo_of=refusal, is_cleanup=False)
 
 
 def collect_account_ids(accounts: Sequence[Mapping[str, JSON]]) -> list[str]:
