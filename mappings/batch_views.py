@@ -15,7 +15,6 @@ when an edited batch is submitted again. The fact ``phase`` is the batch's state
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ import msgspec
 from msgspec import structs
 
 from mappings import current, legacy, money
+from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
 from mappings.effects import JSON, CompareAndSet
 from mappings.fields import FieldTable, declare_field_set_in_code, declare_read_only_fields
 from mappings.lazy_sequences import iterate_field, map_rows, materialize_rows
@@ -290,18 +290,9 @@ def build_batch(
 
 def _find_latest_processed_time(payments: Sequence[Payment]) -> JSON:
     """Returns the latest ``processedAt`` of the payments, as the service wrote it, or None."""
-    times = ((_parse_moment(text), text) for text in iterate_field(payments, "processedAt"))
-    known_times = ((moment, text) for moment, text in times if moment is not None)
-    return max(known_times, key=lambda known_time: known_time[0], default=(None, None))[1]
-
-
-def _parse_moment(text: JSON) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    # A time without an offset is taken as UTC, so that any two can be compared.
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    times = iterate_field(payments, "processedAt")
+    latest = max(times, key=parse_instant_or_earliest, default=None)
+    return None if parse_instant_or_earliest(latest) == EARLIEST_INSTANT else latest
 
 
 def restore_original_batch_fields(facts: Facts, fields: Mapping[str, JSON]) -> Mapping[str, JSON]:

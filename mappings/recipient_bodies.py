@@ -22,20 +22,16 @@ from mappings.objects import (
     is_legacy_status_still_valid,
 )
 from mappings.payouts import Recipient, validate_masks
+from mappings.recipient_outcomes import NAME_FIELDS
 
 SETTABLE_STATUSES = ("active", "suspended", *UPSTREAM_STATUS)
 """Statuses that a legacy client can set (legacy interface, section 3)."""
-
-REQUIRED_FIELDS: Mapping[str, tuple[str, ...]] = {
-    "individual": ("firstName", "lastName"),
-    "business": ("name",),
-}
 
 _LANGUAGE_PATTERN = re.compile(r"[A-Za-z]{2}([-_][A-Za-z]{2})?")
 
 
 def validate_new_recipient(body: Mapping[str, JSON]) -> Iterator[Problem]:
-    for name in ("type", "email", *REQUIRED_FIELDS.get(body.get("type", ""), ())):
+    for name in ("type", "email", *NAME_FIELDS.get(body.get("type", ""), ())):
         if not body.get(name):
             yield build_empty_field_problem(name)
     yield from validate_masks(body, "")
@@ -126,7 +122,7 @@ def validate_recipient_update(
 ) -> Iterator[Problem]:
     previous_type = recipient.get("type")
     recipient_type = body.get("type") or previous_type or ""
-    for name in ("type", "email", *REQUIRED_FIELDS.get(recipient_type, ())):
+    for name in ("type", "email", *NAME_FIELDS.get(recipient_type, ())):
         # Changing the type requires the other type's fields, unless the recipient already has them.
         is_needed = name in body or recipient_type != previous_type
         if is_needed and not body.get(name, recipient.get(name)):

@@ -53,11 +53,12 @@ def build_recipient_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
     return read_outcome
 
 
-_NAME_FIELDS = {"business": ("name",), "individual": ("firstName", "lastName")}
+NAME_FIELDS = {"business": ("name",), "individual": ("firstName", "lastName")}
+"""The required fields that make up a name, by the type of the recipient."""
 
 
 def select_recipient_match_fields(body: JSONObject) -> dict[str, JSON]:
-    names = ("email", "type", "referenceId", *_NAME_FIELDS[str(body.get("type"))])
+    names = ("email", "type", "referenceId", *NAME_FIELDS[str(body.get("type"))])
     return {name: body.get(name) for name in names}
 
 

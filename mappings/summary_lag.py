@@ -12,6 +12,7 @@ from functools import partial
 
 from mappings import money, outcome_rules
 from mappings.batch_views import Batch
+from mappings.dates import parse_instant_or_earliest
 from mappings.effects import JSON, MAX_READ_LAG
 from mappings.failures import Halted, Problem
 from mappings.matching import Payment, list_entry_ids
@@ -72,7 +73,5 @@ def _has_requested_amount(payment: Payment) -> bool:
 
 def _is_recent(time: JSON, now: datetime) -> bool:
     """Whether a change was made so recently that the summary need not show it."""
-    try:
-        return now - datetime.fromisoformat(str(time)) < MAX_READ_LAG
-    except (ValueError, TypeError):  # of a batch that was never changed through the gateway
-        return False
+    # There is no time if the batch was never changed through the gateway.
+    return now - parse_instant_or_earliest(time) < MAX_READ_LAG

@@ -13,18 +13,28 @@ from mappings.effects import JSON, Vocabulary
 from mappings.field_types import Word
 from mappings.shape_index import ListNode, Mark, ObjectNode, index_shape, rewrite_marked_texts
 
+
+def map_legacy_words(vocabulary: Vocabulary) -> dict[str, str]:
+    """Maps the name of each word to the word of the legacy side."""
+    wallet, service = vocabulary.legacy_wallet, vocabulary.legacy_service
+    display = wallet[:1].upper() + wallet[1:]
+    return {
+        "wallet": wallet,
+        "service": service,
+        "service_total": vocabulary.legacy_service_total,
+        "avatar_url": vocabulary.legacy_avatar_url,
+        "wallet_method_display": vocabulary.legacy_wallet_method_display or display,
+        "bank_method_display": vocabulary.legacy_bank_method_display,
+        "wallet_display_name": vocabulary.legacy_wallet_display_name or display,
+        "bank_display_name": vocabulary.legacy_bank_display_name,
+        "wallet_account_type": vocabulary.legacy_wallet_account_type or wallet,
+        "service_account_type": vocabulary.legacy_service_account_type or service,
+    }
+
+
 _NEUTRAL_WORDS = {
-    "wallet": "wallet",
-    "service": "service",
-    "service_total": "ServiceTotal",
-    "avatar_url": "avatarUrl",
+    **map_legacy_words(Vocabulary()),
     "batch_currency": "currency",
-    "wallet_method_display": "Wallet",
-    "bank_method_display": "Bank Transfer",
-    "wallet_display_name": "Wallet",
-    "bank_display_name": "Bank Transfer",
-    "wallet_account_type": "wallet",
-    "service_account_type": "service",
     "wallet_label": "wallet",
 }
 
@@ -113,24 +123,6 @@ class VocabularyTranslator:
             if self._words.get(word) == own_name:
                 return name, name
         return None if node.word_keys.get(own_name, "") in self._words else (own_name, own_name)
-
-
-def map_legacy_words(vocabulary: Vocabulary) -> dict[str, str]:
-    """Maps the name of each word to the word of the legacy side."""
-    wallet, service = vocabulary.legacy_wallet, vocabulary.legacy_service
-    display = wallet[:1].upper() + wallet[1:]
-    return {
-        "wallet": wallet,
-        "service": service,
-        "service_total": vocabulary.legacy_service_total,
-        "avatar_url": vocabulary.legacy_avatar_url,
-        "wallet_method_display": vocabulary.legacy_wallet_method_display or display,
-        "bank_method_display": vocabulary.legacy_bank_method_display,
-        "wallet_display_name": vocabulary.legacy_wallet_display_name or display,
-        "bank_display_name": vocabulary.legacy_bank_display_name,
-        "wallet_account_type": vocabulary.legacy_wallet_account_type or wallet,
-        "service_account_type": vocabulary.legacy_service_account_type or service,
-    }
 
 
 def build_legacy_translator(vocabulary: Vocabulary) -> VocabularyTranslator:
