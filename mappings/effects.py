@@ -11,7 +11,6 @@ gateway first finds out whether it was.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from mappings.failures import Invalid, Problem, ProblemList, Refused
+from mappings.failures import Invalid, Problem, ProblemList, Refused, list_enclosing_fields
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -107,17 +106,10 @@ class Request(msgspec.Struct, frozen=True):
         refused_fields = {problem.field for problem in self.problems if problem.field}
         additional = ProblemList()
         for finding in problems:
-            if refused_fields.isdisjoint(list_enclosing_fields(finding.field)):
+            if refused_fields.isdisjoint(list_enclosing_fields(finding.field or "")):
                 additional.add_problem(finding)
         if self.problems or additional:
             raise Invalid(*self.problems, *additional, omitted_count=additional.more)
-
-
-def list_enclosing_fields(field: str | None) -> list[str]:
-    """Lists a field and its parents: ``payments[3].memo``, ``payments[3]``, ``payments``."""
-    if field is None:
-        return []
-    return [field, *(field[: separator.start()] for separator in re.finditer(r"[.\[]", field))]
 
 
 class Answer(msgspec.Struct, frozen=True):

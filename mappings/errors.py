@@ -23,6 +23,7 @@ from mappings.failures import (
     Refused,
     Unknown,
     Unreachable,
+    list_enclosing_fields,
 )
 
 STATUS_BY_CODE = {
@@ -280,15 +281,8 @@ def _find_client_field(field: str, field_map: Mapping[str, str]) -> str | None:
     The service may name a part of a field (``governmentIds[0].value``): the longest prefix that was
     sent is used.
     """
-    parts = _normalize_field_path(field).split(".")
-    for length in range(len(parts), 0, -1):
-        head = ".".join(parts[:length])
-        if head in field_map:
-            return field_map[head]
-        bare = re.sub(r"\[\d+\]$", "", head)
-        if bare in field_map:
-            return field_map[bare]
-    return None
+    paths = list_enclosing_fields(_normalize_field_path(field))
+    return next((field_map[path] for path in paths if path in field_map), None)
 
 
 def _normalize_field_path(name: str) -> str:
@@ -306,14 +300,8 @@ def limit_field_map_to_problem_fields(
     names = dict(field_map)
     for problem in problems:
         for name in _NAME_PATTERN.findall(f"{problem.field or ''} {problem.message}"):
-            parts = _normalize_field_path(name).split(".")
-            for length in range(1, len(parts) + 1):
-                head = ".".join(parts[:length])
-                names |= {
-                    candidate: field_map[candidate]
-                    for candidate in (head, re.sub(r"\[\d+\]$", "", head))
-                    if candidate in field_map
-                }
+            paths = list_enclosing_fields(_normalize_field_path(name))
+            names |= {path: field_map[path] for path in paths if path in field_map}
     return names
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -43,6 +44,12 @@ class ProblemList:
 
     def __iter__(self) -> Iterator[Problem]:
         return iter(self._first.values())
+
+
+def list_enclosing_fields(field: str) -> list[str]:
+    """Lists a field and its parents: ``payments[3].memo``, ``payments[3]``, ``payments``."""
+    separators = reversed([*re.finditer(r"[.\[]", field)])
+    return [field, *(field[: separator.start()] for separator in separators)]
 
 
 class Failure(Exception):
