@@ -25,6 +25,7 @@ from mappings.failures import Conflict, Failure, Invalid, Problem, ProblemList, 
 from mappings.lazy_sequences import filter_rows, iterate_field, map_rows, materialize_rows
 from mappings.matching import Entry, Payment, extract_recipient_id, match_payments_with_entries
 from mappings.objects import ARCHIVED, determine_shown_payout_currency
+from mappings.outcome_matching import fetch_if_exists
 from mappings.payloads import extract_batch, find_payments
 
 WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this.")
@@ -83,12 +84,8 @@ def load_created_batch(facts: Facts, entries: Sequence[Entry], response: JSON) -
 def load_batch_by_given_facts(batch: Batch, facts: Facts) -> SubFlow:
     """Loads the batch that ``facts`` name (GET /batch/:id/summary), ignoring later stored state."""
     stored_batch = StoredBatch(batch.id, {**batch.facts, **facts}, batch.entries)
-    try:
-        summary = yield stored_batch.summary_call
-    except Refused as refused:
-        if refused.status != 404:
-            raise
-        summary = {}  # just created, so that the service does not show it yet
+    # Just created, so that the service may not show it yet.
+    summary = (yield from fetch_if_exists(stored_batch.summary_call.path)) or {}
     return (yield from _build_loaded_batch(stored_batch, summary))
 
 

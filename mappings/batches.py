@@ -61,6 +61,7 @@ from mappings.failures import Failure, Invalid, NoSuchOperation, Refused
 from mappings.ids import build_legacy_ids_load, derive_deterministic_id
 from mappings.lazy_sequences import map_rows, materialize_rows
 from mappings.list_filters import Filters
+from mappings.outcome_matching import fetch_if_exists
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_batch
 from mappings.start_checks import check_start_and_list_notices, has_start_changed_batch_amount
@@ -177,12 +178,9 @@ def read_batch_summary(request: Request) -> Flow:
     GET  /balance
     """
     batch = yield from submit_draft((yield from load_batch(request.ids["id"])), request)
-    try:
-        balances = parse_balances((yield Call("GET", BALANCE_PATH)))
-    except Refused as refused:
-        if refused.status != 404:
-            raise
-        balances = None  # not about the batch, which exists
+    # A 404 is not about the batch, which exists.
+    response = yield from fetch_if_exists(BALANCE_PATH)
+    balances = None if response is None else parse_balances(response)
     batch = set_missing_status_by_balance(batch, balances)
     summary = build_summary(batch, balances or (), format_timestamp(request.now))
     return Answer({"batchSummary": summary})
