@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 from msgspec import structs
 
@@ -32,14 +31,16 @@ from mappings.payouts import (
     Payout,
     PlannedAccount,
     Recipient,
-    add_accounts_and_delete_replaced,
+    add_accounts,
     build_account_body,
     build_unknown_method_problem,
+    delete_replaced_accounts,
     map_account_field_names_to_client,
     replace_accounts_of_recipient,
     resolve_primary_method,
     send_account_with_number_retry,
     translate_bank_account,
+    undo_account_additions,
     validate_account,
     validate_masks,
     validate_primary_method,
@@ -302,7 +303,7 @@ def detect_payout_changes(
 def apply_payout_changes(
     changes: PayoutChanges, options: LegacyOptions, *, is_undone_by_caller: bool = False
 ) -> SubFlow:
-    """Updates existing accounts, adds new ones and stores the holds.
+    """Updates existing accounts, adds new ones, deletes replaced ones and stores the holds.
 
     Returns the recipient with its accounts. If one is refused, the added ones are deleted, unless the
     caller deletes the whole recipient (``is_undone_by_caller``).
@@ -314,17 +315,20 @@ def apply_payout_changes(
         if method != last:
             pairs = yield from _change_account(changes, method, options)
             recipient = replace_accounts_of_recipient(recipient, *pairs)
-    change_last = None
-    if last in changes.methods_to_update:
-        change_last = partial(_change_account, changes, last, options)
-    recipient = yield from add_accounts_and_delete_replaced(
-        recipient,
-        planned_accounts,
-        changes.payout.currency,
-        options,
-        is_undone_by_caller=is_undone_by_caller,
-        change_last=change_last,
-    )
+    new_accounts: list[dict[str, JSON]] = []
+    pairs = [], []
+    try:
+        currency = changes.payout.currency
+        yield from add_accounts(recipient, planned_accounts, currency, options, new_accounts)
+        if last and last in changes.methods_to_update:
+            pairs = yield from _change_account(changes, last, options)
+    # Nothing is undone after Unknown: the account may exist, and reconciliation decides that first.
+    except Refused as refusal:
+        if not is_undone_by_caller:
+            yield from undo_account_additions(recipient, new_accounts, refusal)
+        raise
+    recipient = yield from delete_replaced_accounts(recipient, new_accounts)
+    recipient = replace_accounts_of_recipient(recipient, *pairs)
     if changes.holds:
         yield CompareAndSet("recipient", recipient["id"], changes.holds)
     return recipient

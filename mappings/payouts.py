@@ -292,64 +292,47 @@ def _derive_missing_account_number(
     return banking.extract_account_number_from_iban(iban)
 
 
-def add_accounts_and_delete_replaced(
+def add_accounts(
     recipient: Recipient,
     planned_accounts: Sequence[PlannedAccount],
     wallet_currency: JSON,
     options: LegacyOptions,
-    *,
-    is_undone_by_caller: bool = False,
-    change_last: Callable[[], SubFlow] | None = None,
+    new_accounts: list[dict[str, JSON]],
 ) -> SubFlow:
-    """Adds the planned accounts, then deletes the accounts that they replace.
+    """Adds the planned accounts and appends them to ``new_accounts``; then sets a wallet's currency."""
+    for account, field_map in planned_accounts:
+        path = f"/recipients/{recipient['id']}/accounts"
+        # This includes the ids of accounts just added: a new account is recognized by an id that
+        # was not there before.
+        existing = [*(recipient.get("accounts") or []), *new_accounts]
+        reconcile = build_account_creation_outcome_rule(
+            recipient["id"], account, collect_account_ids(existing)
+        )
+        call = Call("POST", path, account, field_map=field_map, reconcile=reconcile)
+        response = yield from send_account_with_number_retry(call, account.get("country"), options)
+        new_accounts.append({**account, **response})
+        if account["type"] == current.WALLET:
+            new_accounts[-1] |= yield from _set_wallet_currency(
+                recipient, new_accounts[-1], wallet_currency, field_map
+            )
 
-    A wallet gets its currency after it is added. ``change_last`` changes another account in between;
-    it returns that after the change and before.
 
-    Returns the recipient with its new accounts. If an account is refused, the ones already added
-    are deleted, unless the caller deletes the whole recipient (``is_undone_by_caller``). An old
-    account that cannot be deleted remains as a non-primary account, which does no harm.
+def delete_replaced_accounts(recipient: Recipient, new_accounts: list[dict[str, JSON]]) -> SubFlow:
+    """Deletes the accounts that new ones replace; returns the recipient with the new ones.
+
+    An old account that cannot be deleted remains as a non-primary account, which does no harm: the
+    new accounts exist, so the request has succeeded.
     """
-    original = recipient
-    new_accounts: list[dict[str, JSON]] = []
-    changed: tuple[list[dict[str, JSON]], list[Mapping[str, JSON]]] = [], []
-    try:
-        for account, field_map in planned_accounts:
-            path = f"/recipients/{recipient['id']}/accounts"
-            # This includes the ids of accounts just added: a new account is recognized by an id
-            # that was not there before.
-            existing = [*(original.get("accounts") or []), *new_accounts]
-            reconcile = build_account_creation_outcome_rule(
-                recipient["id"], account, collect_account_ids(existing)
-            )
-            call = Call("POST", path, account, field_map=field_map, reconcile=reconcile)
-            response = yield from send_account_with_number_retry(
-                call, account.get("country"), options
-            )
-            new_accounts.append({**account, **response})
-            if account["type"] == current.WALLET:
-                new_accounts[-1] |= yield from _set_wallet_currency(
-                    recipient, new_accounts[-1], wallet_currency, field_map
-                )
-        if change_last is not None:
-            changed = yield from change_last()
-    # Nothing is undone after Unknown: the account may exist, and reconciliation decides that first.
-    except Refused as refusal:
-        if not is_undone_by_caller:
-            yield from _undo_account_additions(original, new_accounts, refusal)
-        raise
-    visible = map_shown_accounts_by_type(original)
+    visible = map_shown_accounts_by_type(recipient)
     old_accounts = [
         visible[account["type"]] for account in new_accounts if account["type"] in visible
     ]
-    # The new accounts exist, so the request has succeeded: a failed deletion must not change that.
     for account in old_accounts:
         with suppress(Failure):
             yield from _call_with_current_id(
-                original, new_accounts, account, build_account_deletion_call
+                recipient, new_accounts, account, build_account_deletion_call
             )
-    recipient = replace_accounts_of_recipient(recipient, new_accounts, old_accounts)
-    return replace_accounts_of_recipient(recipient, *changed)
+    return replace_accounts_of_recipient(recipient, new_accounts, old_accounts)
 
 
 def _set_wallet_currency(
@@ -363,7 +346,7 @@ def _set_wallet_currency(
     return {**fields, **_extract_account(response)}
 
 
-def _undo_account_additions(
+def undo_account_additions(
     recipient: Recipient, new_accounts: list[dict[str, JSON]], refusal: Refused
 ) -> SubFlow:
     """Makes the previous primary account primary again, and deletes the accounts just added.
