@@ -12,7 +12,6 @@ interface's document, and in `legacy` of the legacy one's.
 """
 
 from gateway.simulator.options import (
-    DEMO_API_KEY,
     DEMO_CREDENTIALS,
     LegacyVocabulary,
     ServiceCredentials,
@@ -21,16 +20,13 @@ from gateway.simulator.options import (
 )
 from gateway.simulator.server import ListenError, Simulator, start_simulator
 from gateway.simulator.service import Service
-from gateway.simulator.state import WALLET_FUNDS, Batch, Recipient
+from gateway.simulator.state import WALLET_FUNDS
 
 __all__ = [
-    "DEMO_API_KEY",
     "DEMO_CREDENTIALS",
     "WALLET_FUNDS",
-    "Batch",
     "LegacyVocabulary",
     "ListenError",
-    "Recipient",
     "Service",
     "ServiceCredentials",
     "ServiceOptions",

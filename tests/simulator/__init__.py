@@ -3,18 +3,17 @@
 from typing import Any
 
 from gateway.simulator import (
-    DEMO_API_KEY,
     DEMO_CREDENTIALS,
     WALLET_FUNDS,
-    Batch,
     LegacyVocabulary,
     ListenError,
-    Recipient,
     ServiceCredentials,
     Simulator,
     Vocabulary,
 )
 from gateway.simulator import start_simulator as start_plain_simulator
+from gateway.simulator.options import DEMO_API_KEY
+from gateway.simulator.state import Batch, Recipient
 from tests.simulator.faults import Fault
 from tests.simulator.http_handler import RequestHandler
 from tests.simulator.service import BatchStart, Deviation, Service, ServiceOptions

@@ -5,10 +5,11 @@ from collections import ChainMap, Counter, deque
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gateway.simulator import DEMO_CREDENTIALS, Batch, Recipient, ServiceCredentials, batches
+from gateway.simulator import DEMO_CREDENTIALS, ServiceCredentials, batches
 from gateway.simulator import Service as SimulatorService
 from gateway.simulator import ServiceOptions as SimulatorServiceOptions
 from gateway.simulator.service import ID_CHARACTERS
+from gateway.simulator.state import Batch, Recipient
 from tests.simulator.faults import Fault, InterfaceName, ReceivedRequest, match_request
 from tests.simulator.seeds import seed_recipients
 
