@@ -137,9 +137,9 @@ class Batch(msgspec.Struct, frozen=True):
     @property
     def send_time(self) -> JSON:
         """Start of processing: the service's time, else that of the start through the gateway."""
-        return self.service_fields.get("sentAt") or (
-            None if self.is_editable else self.facts.get("started")
-        )
+        started_at = self.facts.get("started")
+        is_started = started_at is not None and not self.is_editable
+        return self.service_fields.get("sentAt") or (started_at if is_started else None)
 
     @property
     def upstream_payment_ids(self) -> Iterator[str]:

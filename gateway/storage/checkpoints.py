@@ -30,7 +30,7 @@ from gateway.storage.operation_records import (
     Write,
     WritesFrozenError,
 )
-from gateway.storage.operation_states import CONFIRMED, IN_DOUBT, RUNNING
+from gateway.storage.operation_states import IN_DOUBT, RUNNING
 from gateway.storage.operation_texts import OperationTexts
 from gateway.storage.state_tables import RECIPIENT_LOCK_KIND
 from mappings.current import ID_PATTERN
@@ -80,15 +80,10 @@ class CheckpointWriter:
         has_long_changes = bool(changes) and state_changes.has_long_changes(changes)
         if has_long_changes:
             changes = await state_changes.encode_long_changes(changes)
-        claims = [
-            write
-            for write in checkpoint.resolved_writes
-            if write.state == CONFIRMED and write.object_id is not None
-        ]
         locks = frozenset[str]()
         # SQLite has one writer at a time.
         if not self._store.is_of_one_process:
-            locks = self._list_lock_names(record, checkpoint, has_claims=bool(claims))
+            locks = self._list_lock_names(record, checkpoint)
         deliveries, is_saved = checkpoint.deliveries, False
         # Taken when the transaction is queued: a reset that follows is saved after it.
         delivered_ids = () if deliveries is None else deliveries.take_unsaved()
@@ -102,8 +97,9 @@ class CheckpointWriter:
                     tx, record.tenant, changes, is_long=has_long_changes
                 )
             # After the fence: only the owner may claim.
-            for write in claims:
-                await self._check_object_not_claimed(tx, record, write)
+            for write in checkpoint.resolved_writes:
+                if write.is_claim:
+                    await self._check_object_not_claimed(tx, record, write)
             if is_long or checkpoint.new_aliases:
                 await self._save_other_rows(tx, record, checkpoint)
             return has_lock
@@ -124,15 +120,13 @@ class CheckpointWriter:
                 deliveries.end_saving(delivered_ids, is_saved=is_saved)
         return has_lock
 
-    def _list_lock_names(
-        self, record: OperationRecord, checkpoint: Checkpoint, *, has_claims: bool
-    ) -> frozenset[str]:
+    def _list_lock_names(self, record: OperationRecord, checkpoint: Checkpoint) -> frozenset[str]:
         changes = [*checkpoint.object_changes]
         if checkpoint.recipient_lock is not None:
             changes.append(CompareAndSet(RECIPIENT_LOCK_KIND, checkpoint.recipient_lock, {}))
         locks = self._object_states.list_lock_names(record.tenant, changes)
         # Two writes that look for their objects at the same time must not claim the same one.
-        if has_claims:
+        if any(write.is_claim for write in checkpoint.resolved_writes):
             locks |= {f"claims {record.tenant}"}
         # Two processes that begin the same request: one must see the other's row.
         if checkpoint.is_first and checkpoint.unrelated_ids is not None:

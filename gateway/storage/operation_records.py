@@ -111,6 +111,11 @@ class Write(msgspec.Struct, frozen=True):
     operator_outcome: str | None = None
     resolved_at: datetime | None = None
 
+    @property
+    def is_claim(self) -> bool:
+        """Whether reads found its object, which another write may have created."""
+        return self.state == CONFIRMED and self.object_id is not None
+
 
 class UnsavedDeliveries(Protocol):
     """The operations whose clients have the responses, until that is saved."""

@@ -318,12 +318,11 @@ class Journal:
         They were not saved yet when the rows were read.
         """
         seen_ids, fingerprints = {row.id for row in rows}, record.fingerprints
-        running = [execution.operation_record for execution in self.executions.values()]
-        # The fingerprints first: of many that run at the same time, nearly all differ in them.
         return [
             other
-            for other in running
-            if other.fingerprint in fingerprints
+            for execution in self.executions.values()
+            # The fingerprints first: of many that run at the same time, nearly all differ in them.
+            if (other := execution.operation_record).fingerprint in fingerprints
             and other.id not in seen_ids
             and record.has_same_request(other)
         ]
