@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
-from sqlalchemy import insert
+from sqlalchemy import delete, insert
 
 from gateway.admission.limits.redis_connection import probe_redis_eviction_policy
 from gateway.config.settings import ConfigurationError, Server, Settings
@@ -87,23 +86,19 @@ async def check_state_writable_and_current(settings: Settings, store: Store) -> 
     return [Finding(ALL_ENVIRONMENTS, "state", "ok", f"writable; {history}")]
 
 
-class _RollBack(Exception):
-    """Ends the write that only shows whether the database can be written."""
-
-
 async def _check_database_writable(store: Store) -> None:
-    async def write_and_roll_back(tx: Transaction) -> None:
+    # A commit: what is rolled back does not reach a disk that is full.
+    async def insert_and_delete(tx: Transaction) -> None:
         await tx.execute(insert(counters).values(name="doctor", value=0))
-        raise _RollBack
+        await tx.execute(delete(counters).where(counters.c.name == "doctor"))
 
     try:
-        with suppress(_RollBack):
-            await store.write(write_and_roll_back)
+        await store.write(insert_and_delete)
     except StoreUnavailable as error:
         raise StoreUnavailable(
             (store.database.write_error or error).happened,
             means="every write of a client is refused",
-            do="grant the gateway's database user write access to its tables (GRANT ALL ON ALL "
+            do="free space on its disk if that is full; otherwise grant the gateway's database user write access to its tables (GRANT ALL ON ALL "
             "TABLES IN SCHEMA public), or make its operating system user the owner of the file "
             "and its directory",
         ) from None
