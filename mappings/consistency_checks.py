@@ -158,7 +158,10 @@ def find_superseded_batch_differences(upstream: str, now: str) -> Flow:
 
 
 def find_batches_without_records() -> Flow:
-    """Reports batches without records, by GET /batches; if that is missing, ``listed`` is None."""
+    """Reports batches without records, by GET /batches; if that is missing, ``listed`` is None.
+
+    ``unknown`` has the status and the description of each, by its id.
+    """
     facts_by_id, redirects = (yield LoadFacts("batch")), (yield LoadFacts("alias"))
     upstream_ids = (facts.get("upstream") for facts in facts_by_id.values())
     known_ids = {*facts_by_id, *redirects, *upstream_ids}
@@ -166,9 +169,12 @@ def find_batches_without_records() -> Flow:
         rows = yield from load_all_rows("/batches", "batches", probe_ids=())
     except NoSuchOperation:
         return _build_differences_answer(listed=None)
-    status_by_id = {id_: derive_batch_status(row.get) for id_, row in rows.items()}
-    unknown = {id_: status for id_, status in status_by_id.items() if id_ not in known_ids}
-    return _build_differences_answer(listed=len(status_by_id), unknown=unknown)
+    unknown: dict[str, JSON] = {
+        id_: [derive_batch_status(row.get), row.get("description")]
+        for id_, row in rows.items()
+        if id_ not in known_ids
+    }
+    return _build_differences_answer(listed=len(rows), unknown=unknown)
 
 
 # Recipients

@@ -36,6 +36,7 @@ FROZEN_NOTICE = (
 MAX_INFORMATIONAL_LINES = 10
 
 NOTHING_COMPARED = "There was no batch and no deleted recipient to compare."
+NOTHING_READABLE = "Nothing was compared, because nothing could be read."
 
 COUNT_LABELS = {
     "batches": "batches",
@@ -133,7 +134,11 @@ def _print_reconcile_result(result: ReconcileResult) -> None:
         click.echo(f"Finding: {write.record.tenant}: write {write.id} is in doubt: {write.to_do}")
     for finding in report.unreadable_objects:
         click.echo(f"Unreadable: {_format_finding(finding)}")
-    notes = [] if result.was_restored else [*report.unknown_batches, *report.tenants_without_list]
+    notes = [
+        finding
+        for finding in (*report.unknown_batches, *report.tenants_without_list)
+        if finding not in result.data_loss_findings
+    ]
     for finding in notes[:MAX_INFORMATIONAL_LINES]:
         click.echo(f"For information: {_format_finding(finding)}")
     if hidden_count := len(notes[MAX_INFORMATIONAL_LINES:]):
@@ -154,7 +159,10 @@ def _print_reconcile_result(result: ReconcileResult) -> None:
         if kind in report.counts
     ]
     text = ", ".join(compared)
-    click.echo(f"Compared. {text[:1].upper()}{text[1:]}." if text else NOTHING_COMPARED)
+    if text:
+        click.echo(f"Compared. {text[:1].upper()}{text[1:]}.")
+    else:
+        click.echo(NOTHING_READABLE if report.unreadable_objects else NOTHING_COMPARED)
     if result.was_restored:
         click.echo(f"The state was restored: {_describe_batch_starts(result)}.")
 

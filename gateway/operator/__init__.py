@@ -1,5 +1,8 @@
 """Operator actions behind the commands and the console: freezes, modes, cutover, retention, checks."""
 
+REFERENCE_PREFIX = "payout-gateway-rehearsal-"
+"""Begins the referenceId of each recipient, and the description of each batch, of a rehearsal."""
+
 
 class ActionRefused(Exception):
     """An action of an operator is refused. The message is one line."""

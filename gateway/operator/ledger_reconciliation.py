@@ -19,6 +19,7 @@ from gateway.auth.key_rows import (
 from gateway.auth.keys import ApiKey
 from gateway.config.settings import Settings
 from gateway.observability import logs
+from gateway.operator import REFERENCE_PREFIX
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.id_rows import load_legacy_ids
@@ -85,7 +86,7 @@ class Finding:
 class ReconciliationReport:
     findings: list[Finding] = field(default_factory=list)
     unknown_batches: list[Finding] = field(default_factory=list)
-    """Batches that the service lists and the gateway has no record of."""
+    """Batches that the service lists and the gateway has no record of; also of a rehearsal."""
     unreadable_objects: list[Finding] = field(default_factory=list)
     tenants_without_list: list[Finding] = field(default_factory=list)
     """Tenants whose batches the service does not list."""
@@ -96,7 +97,7 @@ class ReconciliationReport:
 
 @dataclass(frozen=True, slots=True)
 class ObjectCheck:
-    """One check: an object and the flow that compares it."""
+    """One check: an object, or a list by its name, and the flow that compares it."""
 
     owner: Tenant
     id: str
@@ -162,14 +163,14 @@ class Reconciler:
             tenant_checks = await self._list_object_checks(tenant)
             if tenant.environment not in self._environments:
                 problem = f"[environments.{tenant.environment}] is not configured"
-                finding = Finding(tenant, "unreadable", "-", problem, "configure it")
+                finding = Finding(tenant, "unreadable", "all", problem, "configure it")
                 report.unreadable_objects += [finding] if tenant_checks else []
                 continue
             find_batches = consistency_checks.find_batches_without_records
-            checks += [*tenant_checks, ObjectCheck(tenant, "", find_batches, "lists")]
+            checks += [*tenant_checks, ObjectCheck(tenant, "batches", find_batches, "lists")]
             if was_restored and self._ids.has_aliases_for_kind("recipient"):
                 find_names = consistency_checks.find_recipients_without_alias_id
-                checks.append(ObjectCheck(tenant, "", find_names, "names"))
+                checks.append(ObjectCheck(tenant, "recipients", find_names, "names"))
         await self._run_checks(checks, report, progress)
         if was_restored:
             report.unknown_batches = await self._assign_legacy_ids_to_unknown_batches(
@@ -276,7 +277,7 @@ class Reconciler:
             problem = f"it could not be read ({reason})"
             advice = f"{_format_unreadable_object_advice(status)}, and run this again"
             report.unreadable_objects.append(
-                Finding(check.owner, "unreadable", check.id or "-", problem, advice)
+                Finding(check.owner, "unreadable", check.id, problem, advice)
             )
             return
         report.counts[check.counted_as] = report.counts.get(check.counted_as, 0) + 1
@@ -306,15 +307,22 @@ class Reconciler:
         if answer.body["listed"] is None:
             problem = "the service does not list batches, so batches without a record here cannot be found"
             finding = Finding(
-                check.owner, "unlisted", "batches", problem, "nothing can be done here"
+                check.owner, "unlisted", check.id, problem, "nothing can be done here"
             )
             report.tenants_without_list.append(finding)
             return
-        for id_, status in answer.body["unknown"].items():
+        for id_, (status, description) in answer.body["unknown"].items():
             shown = status or "no status"
+            kind = "unknown"
             problem = f"the service lists it ({shown}), but the gateway has no record of it"
             advice = "no action needed if it was created elsewhere"
-            report.unknown_batches.append(Finding(check.owner, "unknown", id_, problem, advice))
+            # No client knows those of a rehearsal, which only the sandbox has.
+            is_sandbox = check.owner.environment == "sandbox"
+            if is_sandbox and str(description).startswith(REFERENCE_PREFIX):
+                kind = "rehearsal"
+                problem = f"the service lists it ({shown}), and a rehearsal made it"
+                advice = "no action needed; the next rehearsal deletes it if the service can"
+            report.unknown_batches.append(Finding(check.owner, kind, id_, problem, advice))
 
     async def _build_finding(self, check: ObjectCheck, difference: Any) -> Finding:
         names = await load_legacy_ids(self._store, check.owner, [check.id])

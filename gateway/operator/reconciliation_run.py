@@ -42,7 +42,8 @@ class ReconcileResult:
         """Findings that may result from data that a restored state lost."""
         if not self.was_restored:
             return []
-        return [*self.report.unknown_batches, *self.report.tenants_without_list]
+        unknown = [each for each in self.report.unknown_batches if each.kind != "rehearsal"]
+        return [*unknown, *self.report.tenants_without_list]
 
     @property
     def exit_code(self) -> int:

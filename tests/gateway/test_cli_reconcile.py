@@ -78,6 +78,14 @@ async def test_missing_object_states_are_reported_as_nothing_to_compare(tmp_path
         )
 
 
+async def test_unreadable_list_is_named_and_not_nothing_to_compare(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        operated_gateway.add_fault("GET", "/v1/batches", status=500)
+        output = (await operated_gateway.run_command("reconcile", code=2)).stdout
+        assert "Unreadable: demo sandbox: batches: it could not be read" in output
+        assert "Nothing was compared, because nothing could be read.\n" in output
+
+
 async def test_reconcile_sends_only_reads(tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
         recipient = await create_recipient(operated_gateway.gateway)

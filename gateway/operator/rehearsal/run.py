@@ -16,6 +16,7 @@ import aiohttp
 
 from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
+from gateway.operator import REFERENCE_PREFIX
 from gateway.operator.rehearsal.scenario import BODIES, Step
 from gateway.payloads import json_codec
 from gateway.storage import Tenant
@@ -27,8 +28,6 @@ from mappings.failures import Unknown, Unreachable
 from mappings.payloads import extract_batch, find_payments
 
 ENVIRONMENT = "sandbox"
-REFERENCE_PREFIX = "payout-gateway-rehearsal-"
-"""Begins the referenceId of each recipient, and the description of each batch, of a rehearsal."""
 UNKNOWN_BATCH = "B-0000000000000000000000"
 RATE_LIMITED = 429
 FIRST_READ = "/v1/recipients?page=1&pageSize=1"

@@ -7,13 +7,13 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from gateway.operator import REFERENCE_PREFIX
 from gateway.operator.rehearsal.checks import record_checks
 from gateway.operator.rehearsal.report import CAPABILITY_NAME, Report, build_report
 from gateway.operator.rehearsal.run import (
     ENVIRONMENT,
     FIRST_READ,
     MISSING_PATH_STATUSES,
-    REFERENCE_PREFIX,
     RehearsalRun,
     RehearsalStopped,
     find_value,

@@ -302,6 +302,20 @@ async def test_merchant_without_active_key_does_not_block_others(
             assert (await start_batch(gateway, batch)).status == 200
 
 
+async def test_batch_of_rehearsal_does_not_freeze_writes_after_restore(tmp_path: Path) -> None:
+    async with open_restorable_gateway(tmp_path) as restorable_gateway:
+        async with restorable_gateway.open_gateway() as gateway:
+            await create_recipient(gateway)
+        restorable_gateway.save_database()
+        async with restorable_gateway.open_gateway() as gateway:
+            batch = {"sourceCurrency": "USD", "description": "payout-gateway-rehearsal-1"}
+            await request_successfully(gateway, "POST", "/batches", batch)
+        restorable_gateway.restore_database()
+        report = await restorable_gateway.run_reconcile()
+        assert (report["cleared"], report["frozen"]) == (True, False)
+        assert [finding["kind"] for finding in report["unknown"]] == ["rehearsal"]
+
+
 async def test_batches_lost_by_restore_are_findings(tmp_path: Path) -> None:
     async with open_restorable_gateway(tmp_path) as restorable_gateway:
         async with restorable_gateway.open_gateway() as gateway:
