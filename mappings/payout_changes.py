@@ -7,14 +7,16 @@ sent; the remaining ones update the account that was shown, or create a new one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from msgspec import structs
 
 from mappings import banking, legacy
 from mappings.banking import build_empty_field_problem, build_invalid_field_problem
 from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, SubFlow
-from mappings.failures import Halted, Problem, Refused
+from mappings.failures import Failure, Halted, Problem, Refused
 from mappings.government_ids import ClientGovernmentId
 from mappings.objects import (
     ACCOUNT_TYPE_BY_METHOD,
@@ -33,7 +35,9 @@ from mappings.payouts import (
     Recipient,
     add_accounts,
     build_account_body,
+    build_change_undo_call,
     build_unknown_method_problem,
+    call_with_current_id,
     delete_replaced_accounts,
     map_account_field_names_to_client,
     replace_accounts_of_recipient,
@@ -136,8 +140,8 @@ class PayoutChanges:
             for method in dict.fromkeys(methods)
             if self.find_account(method) and not self.is_new_account_needed(method)
         ]
-        # The primary one last: if another one is refused, payments still go where they did.
-        return sorted(methods, key=lambda method: method == self.new_primary_method)
+        # The bank account last: its numbers are masked, so that they cannot be set back.
+        return sorted(methods, key=lambda method: method == legacy.BANK)
 
     # Validation
 
@@ -308,40 +312,69 @@ def apply_payout_changes(
     Returns the recipient with its accounts. If one is refused, the added ones are deleted, unless the
     caller deletes the whole recipient (``is_undone_by_caller``).
     """
-    recipient, planned_accounts = changes.recipient, changes.planned_accounts
-    # The primary account is changed last: if another one is refused, payments still go where they did.
-    last = changes.new_primary_method if planned_accounts else None
-    for method in changes.methods_to_update:
-        if method != last:
-            pairs = yield from _change_account(changes, method, options)
-            recipient = replace_accounts_of_recipient(recipient, *pairs)
+    recipient = changes.recipient
     new_accounts: list[dict[str, JSON]] = []
-    pairs = [], []
     try:
         currency = changes.payout.currency
+        planned_accounts = changes.planned_accounts
         yield from add_accounts(recipient, planned_accounts, currency, options, new_accounts)
-        if last and last in changes.methods_to_update:
-            pairs = yield from _change_account(changes, last, options)
+        # Afterwards: an account that was added can be deleted again if a change is refused.
+        changed_accounts = yield from _change_accounts(changes, options)
     # Nothing is undone after Unknown: the account may exist, and reconciliation decides that first.
     except Refused as refusal:
         if not is_undone_by_caller:
             yield from undo_account_additions(recipient, new_accounts, refusal)
         raise
     recipient = yield from delete_replaced_accounts(recipient, new_accounts)
-    recipient = replace_accounts_of_recipient(recipient, *pairs)
+    recipient = replace_accounts_of_recipient(recipient, *changed_accounts)
     if changes.holds:
         yield CompareAndSet("recipient", recipient["id"], changes.holds)
     return recipient
 
 
-def _change_account(changes: PayoutChanges, method: str, options: LegacyOptions) -> SubFlow:
-    """Sends the changed fields of an account; returns the account after it and before, as lists."""
-    if not (fields := changes.build_account_changes(method)):
-        return [], []
-    account = changes.find_account(method) or {}
-    response = yield from _update_account(changes, method, fields, options)
-    # The response has the new id, so later calls need it; its fields take precedence.
-    return [{"primary": bool(account.get("primary")), **account, **fields, **response}], [account]
+def _change_accounts(changes: PayoutChanges, options: LegacyOptions) -> SubFlow:
+    """Sends the changed fields of existing accounts; returns these after it and before, as lists."""
+    accounts_after: list[dict[str, JSON]] = []
+    accounts_before: list[Mapping[str, JSON]] = []
+    for method in changes.methods_to_update:
+        if not (fields := changes.build_account_changes(method)):
+            continue
+        account = changes.find_account(method) or {}
+        try:
+            response = yield from _update_account(changes, method, fields, options)
+        except Refused as refusal:
+            for pair in zip(accounts_before, accounts_after, strict=True):
+                yield from _undo_wallet_change(changes.recipient, *pair, refusal)
+            raise
+        # The response has the new id, so later calls need it; its fields take precedence.
+        is_primary = bool(account.get("primary"))
+        accounts_after.append({"primary": is_primary, **account, **fields, **response})
+        accounts_before.append(account)
+    return accounts_after, accounts_before
+
+
+def _undo_wallet_change(
+    recipient: Recipient,
+    wallet: Mapping[str, JSON],
+    changed_wallet: dict[str, JSON],
+    refusal: Refused,
+) -> SubFlow:
+    """Sets a wallet back if the next change is refused; repeated until the service confirms it."""
+    primary = find_primary_account(recipient)
+    if primary and primary is not wallet and changed_wallet["primary"]:
+        build_call = partial(build_change_undo_call, fields={"primary": True}, refusal=refusal)
+        yield from call_with_current_id(recipient, [changed_wallet], primary, build_call)
+    names = ("emailAddress", "currency")
+    fields = {
+        name: wallet.get(name) for name in names if wallet.get(name) != changed_wallet.get(name)
+    }
+    build_call = partial(build_change_undo_call, fields=fields, refusal=refusal)
+    # The client gets the error that caused the undo, not one of the undo itself.
+    with suppress(Failure):
+        if fields:
+            yield from call_with_current_id(
+                recipient, [], changed_wallet, build_call, is_primary_allowed=True
+            )
 
 
 def _update_account(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 
 import msgspec
 from msgspec import structs
@@ -329,7 +329,7 @@ def delete_replaced_accounts(recipient: Recipient, new_accounts: list[dict[str, 
     ]
     for account in old_accounts:
         with suppress(Failure):
-            yield from _call_with_current_id(
+            yield from call_with_current_id(
                 recipient, new_accounts, account, build_account_deletion_call
             )
     return replace_accounts_of_recipient(recipient, new_accounts, old_accounts)
@@ -355,31 +355,27 @@ def undo_account_additions(
     client was told that it was refused, or clients would be shown it.
     """
 
-    def build_primary_call(recipient_id: str, account: Mapping[str, JSON]) -> Call:
-        old_account = {**account, "primary": False}
-        call = build_account_change_call(recipient_id, old_account, {"primary": True})
-        return structs.replace(call, undo_of=refusal)
-
     def build_deletion_call(recipient_id: str, account: Mapping[str, JSON]) -> Call:
         call = build_account_deletion_call(recipient_id, account)
         return structs.replace(call, undo_of=refusal, is_cleanup=False)
 
     previous_primary = find_primary_account(recipient)
     if previous_primary and any(account["primary"] for account in new_accounts):
-        yield from _call_with_current_id(
-            recipient, new_accounts, previous_primary, build_primary_call
-        )
+        build_call = partial(build_change_undo_call, fields={"primary": True}, refusal=refusal)
+        yield from call_with_current_id(recipient, new_accounts, previous_primary, build_call)
     for account in new_accounts:
         # The client gets the error that caused the undo, not one of the undo itself.
         with suppress(Failure):
-            yield from _call_with_current_id(recipient, new_accounts, account, build_deletion_call)
+            yield from call_with_current_id(recipient, new_accounts, account, build_deletion_call)
 
 
-def _call_with_current_id(
+def call_with_current_id(
     original: Recipient,
     new_accounts: list[dict[str, JSON]],
     account: Mapping[str, JSON],
     build_call: Callable[[str, Mapping[str, JSON]], Call],
+    *,
+    is_primary_allowed: bool = False,
 ) -> SubFlow:
     """Calls the service for an existing account, again with its new id if the id has changed.
 
@@ -403,12 +399,20 @@ def _call_with_current_id(
         candidate
         for candidate in recipient.get("accounts") or []
         if candidate.get("recipientAccountId") not in known_ids
-        and not (candidate.get("primary") and previous_accounts)
+        and (is_primary_allowed or not previous_accounts or not candidate.get("primary"))
         and is_matching_account(stable_fields, candidate)
     ]
     # With several candidates the wrong account could be deleted; none is better than that.
     if len(candidates) == 1:
         yield build_call(original["id"], candidates[0])
+
+
+def build_change_undo_call(
+    recipient_id: str, account: Mapping[str, JSON], *, fields: Mapping[str, JSON], refusal: Refused
+) -> Call:
+    """Builds the call that sets fields of an account back, to undo a change that was refused."""
+    call = build_account_change_call(recipient_id, {**account, "primary": False}, fields)
+    return structs.replace(call, undo_of=refusal)
 
 
 def collect_account_ids(accounts: Sequence[Mapping[str, JSON]]) -> list[str]:
