@@ -235,13 +235,18 @@ def add_recipient_details(entries: Sequence[Entry]) -> SubFlow:
     return materialize_rows(map_rows(add_details, entries))
 
 
+MAX_RECIPIENTS = 1000
+"""Number of recipients that an edit of a draft reads: its client waits for them."""
+
+
 def add_recipients_of_draft_payments(
     payments: Sequence[SentPayment], entries: Sequence[Entry]
 ) -> SubFlow:
     """Completes the entries of payments added to a draft: GET /recipients/:id.
 
     The service would refuse a payment to a recipient that does not exist or cannot be paid, but it
-    gets the payments of a draft only later. Raises Invalid for them.
+    gets the payments of a draft only later. Raises Invalid for them. If the payments have more than
+    ``MAX_RECIPIENTS`` recipients, none is read, and the service refuses them later.
     """
 
     def select_details(answer: Any) -> JSON:
@@ -253,15 +258,14 @@ def add_recipients_of_draft_payments(
         currency = determine_shown_payout_currency(recipient)
         return select_listed_recipient_fields(recipient), currency
 
-    details_by_id = yield from read_recipients(map(extract_recipient_id, entries), select_details)
+    if not (ids := _list_recipients_unless_many(entries)):
+        return entries
+    details_by_id = yield from read_recipients(ids, select_details)
     problems = ProblemList()
     for payment, entry in zip(payments, entries, strict=True):
         details = details_by_id[extract_recipient_id(entry)]
-        field = payment.recipient_field
-        if details is None:
-            problems.add_problem(build_invalid_field_problem(field, "names no recipient"))
-        elif details[0].get("status") in ("suspended", ARCHIVED):
-            problems.add_problem(build_unpayable_problem(field))
+        if problem := _find_recipient_problem(payment.recipient_field, details):
+            problems.add_problem(problem)
     if problems:
         raise Invalid(*problems, omitted_count=problems.more)
 
@@ -274,6 +278,24 @@ def add_recipients_of_draft_payments(
         return {**entry, "recipient": recipient, "told": told}
 
     return materialize_rows(map_rows(add_details, entries))
+
+
+def _list_recipients_unless_many(entries: Sequence[Entry]) -> list[JSON]:
+    """Lists the ids of the entries' recipients, each once; none if there are very many."""
+    ids = dict[JSON, None]()
+    for entry in entries:
+        ids[extract_recipient_id(entry)] = None
+        if len(ids) > MAX_RECIPIENTS:
+            return []
+    return list(ids)
+
+
+def _find_recipient_problem(field: str, details: JSON) -> Problem | None:
+    if details is None:
+        return build_invalid_field_problem(field, "names no recipient")
+    recipient, _currency = details
+    is_payable = recipient.get("status") not in ("suspended", ARCHIVED)
+    return None if is_payable else build_unpayable_problem(field)
 
 
 _INITIAL_PAYMENT_FIELDS = {"memo": "", "compliance": {"status": "pending", "checkedAt": None}}

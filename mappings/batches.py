@@ -196,7 +196,7 @@ def update_batch(request: Request) -> Flow:
     GET   /recipients?email=  for payments to add, once for each distinct address; at most 1,000
     PATCH /batches/:id        if the service has this path; otherwise the batch becomes a draft, or,
                               if only the description changes, the gateway stores that
-    GET   /recipients/:id     for each recipient of a payment that is added to a draft
+    GET   /recipients/:id     for each recipient of a payment that is added to a draft; at most 1,000
     POST  /batches            for another currency, allowed while the batch has no payments: the new
                               batch supersedes the service's
     """

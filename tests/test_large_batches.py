@@ -34,7 +34,13 @@ from tests.gateway.compare.fake_services import open_fake_service as open_servic
 from tests.gateway.storage.conftest import database, postgres, sqlite  # noqa: F401 - fixtures
 from tests.legacy_and_current import KEY_NAME, open_gateway_between
 from tests.operator_commands import wait_until_async
-from tests.payouts import create_batch, create_recipient, open_gateway_and_service
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    open_gateway_and_service,
+    request_successfully,
+)
 from tests.running_gateway import KEY, GatewayResponse, GatewayUnderTest, open_gateway
 from tests.simulator import Fault, Service, ServiceOptions
 from tests.sockets import wait_until
@@ -682,3 +688,20 @@ async def test_large_list_of_changes_is_applied(tmp_path: Path) -> None:
         )
         assert removal_response.body == {"ok": True, "object": "updated"}
         assert (await gateway.request("GET", path)).body["batch"]["totalPayments"] == 1
+
+
+async def test_payments_to_very_many_recipients_are_added_to_a_draft_without_reading_each(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1, options=ServiceOptions(inferred=False, processing_seconds=60))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "1.00", "2.00")
+        path, (first, _) = f"/batches/{batch}", await load_payment_ids(gateway, batch)
+        await request_successfully(gateway, "DELETE", f"{path}/payments/{first}")
+        payments = [
+            {"recipient": {"id": recipient.id}, "sourceAmount": "3.00"}
+            for recipient in service.seed_recipients(1001)
+        ]
+        service.requests.clear()
+        await request_successfully(gateway, "PATCH", path, {"payments": payments})
+        assert not service.list_requests("GET", "/v1/recipients/*")
