@@ -4,7 +4,7 @@ Sections 4, 5 and 7.
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -205,10 +205,37 @@ def read_balance(request: AcceptedRequest) -> JsonObject:
     return {"balances": views.build_balances(request.tenant, request.tenant.vocabulary)}
 
 
+def answer_alike(answer: JsonObject, _request: AcceptedRequest) -> JsonObject:
+    return answer
+
+
+SUBSCRIPTION = {"action": "created", "model": "recipient", "target": "https://hooks.example.com/"}
+NEW_MERCHANT = {"id": 1001, "accessKey": "SUBMERCHANT", "secretKey": "submerchant-secret-key"}
+FUNDING_ACCOUNT = {"accountCurrency": "USD", "accountNum": "0000001001", "bankName": "Harbour Bank"}
+BANK_ACCOUNT = {"currency": "CAD", "accountNum": "****47", "country": "CA", "enabled": True}
+# Sub-merchants, subscriptions and offline payments (sections 2.7, 4.4 and 4.5). No payout needs
+# them: nothing is stored or checked, and each has one answer.
+CANNED_ANSWERS: tuple[tuple[str, str, JsonObject], ...] = (
+    ("GET", "/recipients/:id/offlinePayments", {"offlinePayments": []}),
+    ("POST", "/profile/submerchant", {"merchant": NEW_MERCHANT}),
+    ("POST", "/onboarding/update", {}),
+    ("GET", "/balances/info", {"info": [FUNDING_ACCOUNT]}),
+    ("POST", "/profile/sandbox", {"merchant": NEW_MERCHANT}),
+    ("DELETE", "/profile/sandbox", {}),
+    ("POST", "/direct-debit/bank-account/", {"merchantBankAccount": BANK_ACCOUNT}),
+    ("POST", "/iframe/config", {}),
+    ("POST", "/subscriptions", {"subscription": {"id": "1", **SUBSCRIPTION}}),
+    ("GET", "/subscriptions", {"subscriptions": [{"id": "1", **SUBSCRIPTION}]}),
+    ("GET", "/subscriptions/:id", {"subscription": {"id": "1", **SUBSCRIPTION}}),
+    ("PATCH", "/subscriptions/:id", SUBSCRIPTION),
+    ("DELETE", "/subscriptions/:id", {}),
+)
+
+
 # Cached, because tests run services with different words and options.
 @lru_cache
 def list_routes(vocabulary: Vocabulary, *, is_inferred: bool) -> Routes[Operation]:
-    routes = (
+    routes: tuple[tuple[str, str, Operation], ...] = (
         *operations.SHARED_ROUTES,
         ("POST", "/recipients", create_recipient),
         ("GET", "/recipients", list_recipients),
@@ -222,6 +249,7 @@ def list_routes(vocabulary: Vocabulary, *, is_inferred: bool) -> Routes[Operatio
         ("POST", "/batches/:id/start-processing", operations.start_processing),
         ("GET", vocabulary.summary_path.removeprefix("/v1").replace("{id}", ":id"), get_summary),
         ("GET", vocabulary.balance_path.removeprefix("/v1"), read_balance),
+        *((method, path, partial(answer_alike, answer)) for method, path, answer in CANNED_ANSWERS),
         # Operations without a path in the document. Section 1 says that open batches can be edited
         # and deleted: the paths are assumed to be those of the legacy interface.
         *((("GET", "/batches", list_batches), *operations.EDIT_ROUTES) if is_inferred else ()),

@@ -11,20 +11,34 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from gateway.simulator import payments
 from gateway.simulator.accepted_request import AcceptedRequest, Operation
 from gateway.simulator.current_interface import CurrentInterface, require_account
 from gateway.simulator.errors import ApiError, Problem, build_invalid_status_error
 from gateway.simulator.exchange import Exchange
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.routes import Routes
+from gateway.simulator.routes import Routes, compile_routes
 from gateway.simulator.signature import MAX_AGE_SECONDS
-from tests.simulator.canned_answers import CANNED_ROUTES, LIST_OF_PAYMENTS
 from tests.simulator.service import Deviation, Service, ServiceOptions
 
 LISTED_AS_EMPTY = {"status", "complianceStatus", "startDate", "endDate"}
 """Filters that find nothing with the deviation `list-filters/no-rows`."""
 LAG = timedelta(minutes=1)
 """How long a new recipient is missing in lists with the deviation `listed-at-once`."""
+
+
+def _list_payments(request: AcceptedRequest) -> JsonObject:
+    search = request.query.get("search", "")
+    matches = [
+        payment
+        for payment in request.tenant.list_newest_payments()
+        if payments.matches_search(payment, search, payment.id)
+    ]
+    return request.build_page("payments", matches, request.build_payment)
+
+
+_LIST_OF_PAYMENTS = compile_routes(("GET", "/payments", _list_payments))
+"""Not mentioned by the document."""
 
 
 class DeviatingInterface(CurrentInterface):
@@ -37,8 +51,8 @@ class DeviatingInterface(CurrentInterface):
 
     @property
     def routes(self) -> Routes[Operation]:
-        list_of_payments = LIST_OF_PAYMENTS if self.options.lists_payments else ()
-        return (*super().routes, *CANNED_ROUTES, *list_of_payments)
+        list_of_payments = _LIST_OF_PAYMENTS if self.options.lists_payments else ()
+        return (*super().routes, *list_of_payments)
 
     def accept_request(self, exchange: Exchange) -> AcceptedRequest:
         request = super().accept_request(exchange)
