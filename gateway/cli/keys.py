@@ -297,7 +297,10 @@ def new_encryption_key(*, add: bool, settings: Settings) -> None:
     """
     file = settings.state.encryption_key_file
     if file.exists() and not add:
-        raise CommandError(f"{file} already exists; --add adds a key, which encrypts all new data")
+        raise CommandError(
+            f"{file} already exists, and one key is enough. Only if it has leaked, add another one, "
+            "which encrypts all new data: --add"
+        )
     try:
         add_encryption_key(file) if add else create_key_file(file)
     except StoreUnavailable as error:

@@ -28,7 +28,7 @@ from mappings.current import ID_PATTERN, Endpoint, find_documented_endpoint
 from mappings.signed_writes import CHANGE
 
 WAIT_ADVICE = (
-    "{problem}: wait; nothing to do yet. The gateway finds the outcome out when the service is back"
+    "{problem}: wait; nothing to do yet. The gateway finds out the outcome when the service is back"
 )
 
 RECONCILIATION_ADVICE = (

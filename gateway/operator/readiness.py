@@ -88,7 +88,7 @@ class KeyReadiness:
         ]:
             sentences.append(
                 f"Mostly not comparable: {', '.join(counts)}. A service did not answer, or batches "
-                "are not imported yet (`payout-gateway cutover import`). When that is mended, reset "
+                "are not imported yet (`payout-gateway cutover import`). When that is repaired, reset "
                 f"the statistics: `payout-gateway compare report --key {shlex.quote(self.key)} --forget`."
             )
         return sentences
@@ -136,7 +136,7 @@ class KeyReadiness:
             f"{ready}. {pluralize(self.answer_count, 'answer')} compared, "
             f"{sum(tally.failed for tally in self.operations.values())} not comparable, "
             f"{pluralize(self.open_difference_count, 'unexplained difference')}, "
-            f"{pluralize(len(self.unused_reads), 'unused read')} never compared."
+            f"{pluralize(len(self.unused_reads), 'read')} not used and not compared."
         )
 
 

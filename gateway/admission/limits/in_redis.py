@@ -33,6 +33,7 @@ from redis.exceptions import AuthenticationError, ResponseError
 
 from gateway.admission.limits.in_process import Admission, InProcessRateLimiter
 from gateway.admission.limits.redis_connection import (
+    DIVIDED_LIMIT,
     AdmissionQuestion,
     AdmissionReply,
     RedisConnection,
@@ -57,13 +58,9 @@ COUNT_ONLY = -1
 
 KEY_PREFIX = "payout-gateway:limit:"
 
-UNAVAILABLE_MESSAGE = (
-    "Redis does not answer; each process admits its share of the limit until it does"
-)
+UNAVAILABLE_MESSAGE = f"Redis does not answer; {DIVIDED_LIMIT} until it does"
 
-LOGIN_REFUSED_MESSAGE = (
-    "Redis refuses the password; each process admits its share of the limit until it is accepted"
-)
+LOGIN_REFUSED_MESSAGE = f"Redis refuses the password; {DIVIDED_LIMIT} until it is accepted"
 
 _log = structlog.get_logger(__name__)
 

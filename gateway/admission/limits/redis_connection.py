@@ -181,6 +181,10 @@ REQUIRED_POLICY = "noeviction"
 """Redis must not evict keys: after an eviction, the full limit is admitted again."""
 
 
+DIVIDED_LIMIT = "each process admits its share of the limit"
+"""What happens without Redis."""
+
+
 class EvictionCheck(NamedTuple):
     """The result of a check of the policy; ``hint`` is the remedy if the state is not ``ok``."""
 
@@ -198,14 +202,14 @@ async def probe_redis_eviction_policy(url: str) -> EvictionCheck:
             memory_info = await redis.info("memory")
     except AuthenticationError:
         hint = "correct the user name and password in limits.url, or in the file named by limits.url_file"
-        return EvictionCheck("error", "Redis refuses the password", hint)
+        return EvictionCheck("error", f"Redis refuses the password; {DIVIDED_LIMIT}", hint)
     except ResponseError as response_error:
         hint = f"make sure that maxmemory-policy is {REQUIRED_POLICY}: with others the limit may not hold"
         result = f"Redis does not report its policy ({describe_redis_error(response_error)})"
         # Only a warning: some managed services forbid INFO, and the policy may be right.
         return EvictionCheck("warning", result, hint)
     except REDIS_ERRORS as error:
-        result = f"Redis does not answer ({describe_redis_error(error)})"
+        result = f"Redis does not answer ({describe_redis_error(error)}); {DIVIDED_LIMIT}"
         hint = "check that Redis runs and that limits.url is its address"
         return EvictionCheck("error", result, hint)
     return assess_redis_eviction_policy(memory_info.get("maxmemory_policy"))

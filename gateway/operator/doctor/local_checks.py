@@ -66,7 +66,12 @@ async def check_redis_eviction_policy(settings: Settings) -> list[Finding]:
     if settings.limits.url.startswith("memory://"):
         return []
     result = await probe_redis_eviction_policy(settings.limits.url)
-    return [Finding(ALL_ENVIRONMENTS, "limits in Redis", result.state, result.finding, result.hint)]
+    check_name, consequence = "limits in Redis", "Rate limits would not hold exactly."
+    return [
+        Finding(
+            ALL_ENVIRONMENTS, check_name, result.state, result.finding, result.hint, consequence
+        )
+    ]
 
 
 async def check_state_writable_and_current(settings: Settings, store: Store) -> list[Finding]:

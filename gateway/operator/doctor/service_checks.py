@@ -194,7 +194,7 @@ class _ServiceCheck:
                 f"worked, check that {self._url} is the current interface's address"
             )
             return f"the service fails (status {reply.status})", advice
-        description = f"the answer is not of the service (status {reply.status})"
+        description = f"the response is not one of the service (status {reply.status})"
         target = urlsplit(reply.headers.get("Location", ""))
         if 300 <= reply.status < 400 and target.hostname:
             description += f": it redirects to {target.scheme}://{target.hostname}"

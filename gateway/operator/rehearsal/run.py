@@ -77,7 +77,7 @@ class Exchange(NamedTuple):
 
     def __str__(self) -> str:
         if not self.is_json:
-            return f"status {self.reply.status}, no JSON"
+            return f"status {self.reply.status}, without JSON"
         return "accepted" if self.is_accepted else format_answer(self.reply.status, self.body)
 
 

@@ -40,11 +40,11 @@ Leftover = dict[str, Any]
 async def run_rehearsal(run: RehearsalRun, objects: ObjectStateStore) -> Report:
     """Runs all chapters, and cleans up, also after earlier runs.
 
-    Raises RehearsalStopped if the service refuses a first read, and StoreUnavailable.
+    Raises RehearsalStopped if the service does not accept the first read, and StoreUnavailable.
     """
     first = await run.call_service("GET", FIRST_READ)
     if not first.is_accepted:
-        raise RehearsalStopped(f"the sandbox refuses a first read with {first}")
+        raise RehearsalStopped(f"the sandbox did not accept the first read: {first}")
     base_url = run.settings.environments.map_configured_environments_by_name()[ENVIRONMENT].base_url
     name = f"{CAPABILITY_NAME} {FORMAT} {run.tenant.merchant} {base_url}"
     learned = await objects.load_capabilities(ENVIRONMENT)

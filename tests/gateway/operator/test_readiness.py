@@ -53,5 +53,5 @@ def test_single_item_is_reported_in_singular() -> None:
     )
     assert readiness.sentence == (
         "ready for cutover of the reads that it uses. 1 answer compared, 0 not comparable, "
-        "0 unexplained differences, 1 unused read never compared."
+        "0 unexplained differences, 1 read not used and not compared."
     )

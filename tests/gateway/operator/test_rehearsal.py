@@ -378,4 +378,4 @@ async def test_run_that_cannot_succeed_is_refused_before_a_request(
     assert not rehearsed.service.requests
     await run_command(rehearsed.folder, "unfreeze", "--environment", "sandbox")
     rehearsed.service.credentials.clear()
-    assert "refuses a first read with status 401" in await rehearsed.run(code=2)
+    assert "did not accept the first read: status 401" in await rehearsed.run(code=2)
