@@ -258,6 +258,20 @@ async def test_refused_change_of_one_of_two_payout_methods_changes_nothing(
         assert (after["method"], {*after["accounts"]}) == ("wallet", {"bank", "wallet"})
 
 
+async def test_create_whose_answers_cannot_be_understood_is_listed(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path) as setup:
+        for method in ("PATCH", "GET"):
+            answer = b'{"ok":true,"recipient":5}'
+            setup.add_fault(method, "/v1/recipients/*", status=200, body=answer, times=1000)
+        response = await setup.gateway.request("POST", "/v1/recipients", {**BODY, "language": "fr"})
+        assert response.status == 500
+
+        async def is_listed() -> bool:
+            return bool((await setup.run_json_command("writes", "unsettled"))["writes"])
+
+        await wait_until_async(is_listed, 40)
+
+
 async def test_rest_of_a_bulk_deletion_is_left_to_the_retry(tmp_path: Path) -> None:
     async with open_setup(tmp_path) as setup:
         body = {"sourceCurrency": "USD", "payments": []}

@@ -227,6 +227,10 @@ class WriteReconciler:
             # A stored response is a refusal that answered its client before the undo was confirmed.
             await execution.close(ANSWERED if record.response else UNDONE, record.response)
             self._log_resolved(record, "not_executed", **{"error.type": failure.error_type})
+        except Exception:
+            # If it stayed running, operators would not see it, because it would seem to progress.
+            await execution.leave_in_doubt("an answer of the service has an unexpected form")
+            raise
         else:
             if execution.operation.method == "GET":
                 await execution.close()
