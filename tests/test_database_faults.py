@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.storage.sqlite_driver import sqlite3
 from tests.journal_check import check_journal
@@ -181,7 +182,10 @@ async def test_full_disk_is_reported_by_readiness_without_writes(
             assert "check that its disk has free space" in fault
             assert await load_database_up() == 0
             assert (await gateway.request("GET", "/v1/profile/balances")).status == 200
-        await wait_until_async(is_healthy)
+        with capture_logs() as log_entries:
+            await wait_until_async(is_healthy)
+        (recovery,) = [entry for entry in log_entries if entry["event"] == "database_available"]
+        assert recovery["outage_seconds"] > 0
         assert await load_database_up() == 1
     await simulator.stop()
 

@@ -7,11 +7,14 @@ run in the thread that owns the connection, where nothing else can be awaited.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 from zlib import crc32
+
+import structlog
 
 from gateway.storage.errors import StoreUnavailable, build_unwritable_error
 from gateway.storage.sql import (
@@ -21,6 +24,8 @@ from gateway.storage.sql import (
     Statement,
     compile_statement,
 )
+
+_log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
 Body = Callable[["Transaction"], Coroutine[Any, Any, Result]]
@@ -112,6 +117,7 @@ class Database(ABC):
         self.location = location
         self.write_error: StoreUnavailable | None = None
         """Why the last change could not be written; None again after ``clear_write_error``."""
+        self._outage_started_at = 0.0
 
     @abstractmethod
     async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:
@@ -169,7 +175,12 @@ class Database(ABC):
 
         Call it after a transaction that certainly changed a row: an empty commit proves nothing.
         """
+        if self.write_error is not None:
+            outage_seconds = time.monotonic() - self._outage_started_at
+            _log.info("database_available", outage_seconds=round(outage_seconds, 1))
         self.write_error = None
 
     def _record_write_error(self, reason: str) -> None:
+        if self.write_error is None:
+            self._outage_started_at = time.monotonic()
         self.write_error = build_unwritable_error(self.location, reason)

@@ -82,12 +82,7 @@ def find_sqlite_file(address: URL) -> Path | None:
 def create_sqlite_file(path: Path, *, create: bool) -> None:
     """Creates the file for its owner only, unless it exists; raises StoreUnavailable."""
     if not create and not path.is_file():
-        raise StoreUnavailable(
-            f"there is no database {path.absolute()}",
-            means="no API key was ever imported there",
-            do="import keys; if that was done, run this where the gateway runs, or pass its "
-            "--config",
-        )
+        raise _build_missing_file_error(path.absolute())
     try:
         # Created here, because SQLite would create it with the permissions of the umask.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -98,6 +93,29 @@ def create_sqlite_file(path: Path, *, create: bool) -> None:
             do="check that its directory exists and that the gateway's user may write there "
             f"(uid {os.geteuid()}), or set state.url to another path",
         ) from None
+
+
+def _build_missing_file_error(path: Path) -> StoreUnavailable:
+    if not path.parent.is_dir():
+        return StoreUnavailable(
+            f"there is no directory {path.parent}",
+            means="the database of state.url cannot be opened",
+            do="correct state.url, or mount or create the directory",
+        )
+    # A gateway creates the lock file, which is never deleted.
+    if path.with_name(f"{path.name}.lock").exists():
+        return StoreUnavailable(
+            f"there is no database {path}, although a gateway has served one there",
+            means="it was moved or deleted, and the next start would create an empty one",
+            do="stop the gateway and put the database back, with the files whose names begin with "
+            "its name, or run `payout-gateway restore` with a backup",
+        )
+    return StoreUnavailable(
+        f"there is no database {path}",
+        means="no API key was ever imported there",
+        do="run `payout-gateway keys import`; if that was done, run this where the gateway runs, or "
+        "pass its --config",
+    )
 
 
 def check_folder_writable(path: Path) -> None:

@@ -30,6 +30,9 @@ def describe_database_error(error: BaseException) -> str:
     """
     driver_error = error.orig if isinstance(error, DBAPIError) and error.orig else error
     original = driver_error.__cause__ or driver_error
+    # asyncpg's text is of its own functions. Not of a subclass, whose text is a reason.
+    if type(original) is ConnectionError:
+        return "the connection was lost"
     if isinstance(original, OSError):
         return original.strerror or str(original) or type(original).__name__
     # Its text may quote the arguments of a statement.
@@ -84,7 +87,8 @@ def translate_database_error(
         record_reason(reason)
     return StoreUnavailable(
         f"the database at {location} cannot be used ({reason})",
-        means="requests that need it are refused until it can be used",
+        means="a gateway that runs refuses requests that need it until it can be used, and no "
+        "other can start",
         do=_select_database_error_remedy(error),
     )
 

@@ -105,6 +105,15 @@ async def test_state_is_restored_in_another_folder_and_serves(tmp_path: Path) ->
         await simulator.stop()
 
 
+def test_cause_of_missing_database_is_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "gateway.db.lock").touch()
+    moved = run_installed_command("keys", "list", folder=tmp_path)
+    assert "a gateway has served one there: it was moved or deleted" in moved.stderr
+    (tmp_path / "gateway.toml").write_text('[state]\nurl = "sqlite:///volume/gateway.db"\n')
+    unmounted = run_installed_command("keys", "list", folder=tmp_path)
+    assert f"there is no directory {tmp_path}/volume: " in unmounted.stderr
+
+
 def test_missing_state_cannot_be_backed_up(tmp_path: Path) -> None:
     result = run_installed_command("backup", "saved", folder=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
