@@ -175,6 +175,11 @@ async def test_erasure_counts_answers_not_yet_delivered(
             "erase", other_recipient, "--key", await load_key_name(setup), "--yes"
         )
         assert "1 encrypted response." in output.stdout
+        nothing = await setup.run_command(
+            "erase", "R-nonsense", "--key", await load_key_name(setup), "--yes"
+        )
+        assert nothing.stdout.startswith("Nothing to erase: ")
+        assert "Not erased" not in nothing.stdout
 
 
 async def load_key_name(setup: OperatedGateway) -> str:

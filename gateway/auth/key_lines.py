@@ -45,6 +45,9 @@ def _check_access_key(text: str) -> str:
     return _check_visible_ascii(text)
 
 
+MAX_SHOWN_PROBLEMS = 5
+"""Of one line."""
+
 Shape = TypeVar("Shape", bound=BaseModel)
 NameText = Annotated[
     str, Field(min_length=1, max_length=200), AfterValidator(_check_printable_text)
@@ -162,10 +165,13 @@ def _escape_unprintable_name(name: str) -> str:
 
 
 def _convert_validation_error(number: int, error: ValidationError) -> ImportRefused:
-    (loc, message), *others = list_problems(error, lambda _: KeyLine.model_fields, "field")
-    suffix = f" (and {len(others)} more)" if others else ""
-    field = ".".join(_escape_unprintable_name(str(part)) for part in loc)
-    return ImportRefused(number, field, message + suffix)
+    problems = [
+        f"{'.'.join(_escape_unprintable_name(str(part)) for part in loc)}: {message}"
+        for loc, message in list_problems(error, lambda _: KeyLine.model_fields, "field")
+    ]
+    shown, hidden = problems[:MAX_SHOWN_PROBLEMS], problems[MAX_SHOWN_PROBLEMS:]
+    suffix = f" (and {len(hidden)} more)" if hidden else ""
+    return ImportRefused(number, "", "; ".join(shown) + suffix)
 
 
 def _check_consistency(lines: list[NumberedLine]) -> None:

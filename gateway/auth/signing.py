@@ -32,6 +32,10 @@ def shorten_key(key: str) -> str:
     return f"{extract_displayable_key_prefix(key)}…"
 
 
+SWAPPED_HINT = "access_key and secret_key may be swapped, or secret_key is not complete"
+"""For refused credentials that ``look_swapped``; nothing proves it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     access_key: str = field(repr=False)

@@ -140,12 +140,12 @@ def erase(*, recipient: str, word: str, yes: bool, settings: Settings) -> None:
         batches = pluralize(erased.batches, "batch", "batches")
         facts = pluralize(erased.facts, "stored field")
         click.echo(f"Erased from {payments} in {batches}, and {facts} of the recipient.")
+        if erased.answers:
+            responses = pluralize(erased.answers, "encrypted response")
+            click.echo(f"Stored for another day, for retries of requests: {responses}.")
+        click.echo(NOT_ERASED_NOTE)
     else:
         click.echo(
             f"Nothing to erase: no data of {recipient} is stored for {owner}. Check the id and "
             "the key."
         )
-    if erased.answers:
-        responses = pluralize(erased.answers, "encrypted response")
-        click.echo(f"Stored for another day, for retries of requests: {responses}.")
-    click.echo(NOT_ERASED_NOTE)

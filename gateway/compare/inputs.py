@@ -139,6 +139,8 @@ def _parse_scenario(text: str, name: str, rules: Rules) -> Input:
     try:
         # ``Number`` sends an amount without quotes exactly as it was written.
         document = tomllib.loads(text, parse_float=ExactDecimal)
+        if "steps" not in document:
+            raise InputError(f"{name}: not a scenario: it has no [[steps]]")
         scenario = _ScenarioModel.model_validate(document)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{name}: not TOML: {error}") from None

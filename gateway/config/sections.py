@@ -345,6 +345,10 @@ class Deprecation(Section):
     def _check_dates(self) -> Self:
         if self.sunset and not self.announced:
             raise ValueError("sunset requires announced, the day of the announcement to clients")
+        if self.after_sunset == "refuse" and not self.announced:
+            raise ValueError(
+                'after_sunset = "refuse" requires announced: nothing is refused without'
+            )
         if self.announced and self.sunset and self.sunset < self.announced:
             raise ValueError("sunset is before announced")
         return self

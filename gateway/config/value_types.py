@@ -166,8 +166,11 @@ def _check_retention_days(days: int) -> int:
 Origin = Annotated[str, AfterValidator(_check_origin)]
 # A union with the empty text would report both of its members, under names that are no keys.
 OriginOrEmpty = Annotated[str, AfterValidator(lambda text: text and _check_origin(text))]
+# The scheme first, because the example of an address has another one.
 HttpOriginOrEmpty = Annotated[
-    OriginOrEmpty, AfterValidator(lambda text: text and build_url_scheme_validator("http")(text))
+    str,
+    AfterValidator(lambda text: text and build_url_scheme_validator("http")(text)),
+    AfterValidator(lambda text: text and _check_origin(text)),
 ]
 
 Network = Annotated[str, AfterValidator(_check_ip_network)]

@@ -11,7 +11,7 @@ from typing import Literal
 from uuid import uuid4
 
 from gateway.auth.key_rows import ListedKey, load_credentials
-from gateway.auth.signing import Credentials
+from gateway.auth.signing import SWAPPED_HINT, Credentials
 from gateway.storage import Store, Tenant
 from gateway.upstream.client import UpstreamClient
 from mappings.failures import CircuitOpen, Unknown, Unreachable
@@ -68,7 +68,7 @@ async def probe_account(
     if reply.status == 401:
         cause = "wrong credentials, base_url, clock or vocabulary"
         if credentials.look_swapped:
-            cause = "access_key and secret_key look swapped"
+            cause = SWAPPED_HINT
         return AccountProbe("refused", reason=f"the service answered 401: {cause}")
     if reply.status != 200:
         return AccountProbe("unreachable", reason=f"the service answered {reply.status}")

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gateway.auth.signing import Credentials
+from gateway.auth.signing import SWAPPED_HINT, Credentials
 from gateway.observability.plurals import join_names, pluralize
 
 FORGET_SECONDS = 600.0
@@ -116,7 +116,7 @@ def describe_refusals(refusals: Sequence[Refusal], merchants: str = "") -> str:
         )
     hint = "run `payout-gateway doctor`"
     if any(refusal.look_swapped for refusal in refusals):
-        hint = "access_key and secret_key look swapped"
+        hint = SWAPPED_HINT
     return (
         f"{REFUSAL}: the credentials of {merchants} are not accepted (401), and their clients are "
         f"refused; {hint}"

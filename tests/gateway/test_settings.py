@@ -66,7 +66,8 @@ def test_invalid_port_is_a_configuration_error(address: str) -> None:
             "gateway.toml:3: environments.live.legacy_base_url: must be an address such as",
         ),
         ("server = 1", "gateway.toml:1: server: must be a section"),
-        ("[upstream]\nproxy = 'x'", "upstream.proxy: must be an address such as"),
+        ("[upstream]\nproxy = 'proxy:3128'", "upstream.proxy: must begin with http://"),
+        ("[deprecation]\nafter_sunset = 'refuse'", "requires announced"),
         ("[upstream]\nproxy = 'https://x'", "upstream.proxy: must begin with http://"),
         ("[traces]\nendpoint = 'x'", "traces.endpoint: must be an address such as"),
         (

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from gateway.auth.key_rows import ListedKey, load_credentials, load_listed_keys
-from gateway.auth.signing import Credentials
+from gateway.auth.signing import SWAPPED_HINT, Credentials
 from gateway.config.settings import Settings, Upstream
 from gateway.observability.plurals import pluralize
 from gateway.operator.account_checks import FORBIDDEN_ADVICE
@@ -237,7 +237,7 @@ class _ServiceCheck:
                 )
                 return
         cause = (
-            "access_key and secret_key look swapped"
+            SWAPPED_HINT
             if credentials.look_swapped
             else "check that the credentials belong to this environment, that access_key and "
             "secret_key are not swapped, and that vocabulary.current has the service's scheme and "

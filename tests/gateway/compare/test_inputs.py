@@ -59,7 +59,7 @@ def test_input_kind_is_detected_by_content(text: str, kind: str) -> None:
         ("GET /v1/é", "input, line 1: not a request"),
         ("GET https://old.example/v1/a", "input: neither"),
         ("steps = 1 =", "input: not TOML"),
-        ("title = 'x'", "input: steps: field required"),
+        ("[server]\nport = 8080", "input: not a scenario: it has no [[steps]]"),
         ("steps = []", "input: steps: "),
         ("steps = [{ request = 'GET /v1/a', bdy = {} }]", "input: step 1, bdy: extra"),
         ("steps = [{ request = 'GET /v1/${x}' }]", "input, step 1: no earlier step captures x"),
