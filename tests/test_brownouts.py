@@ -133,7 +133,7 @@ async def test_brownout_applies_to_the_named_key_and_refuses_unknown_names(
             run_installed_command, *schedule, *arguments, folder=tmp_path
         )
         assert result.returncode == 2
-        assert "`keys list`" in result.stderr
+        assert "`payout-gateway keys list`" in result.stderr
     key_options = ["--key", "till-api"]
     assert (
         await asyncio.to_thread(run_installed_command, *schedule, *key_options, folder=tmp_path)

@@ -98,7 +98,9 @@ def find_single_key(listed_keys: Sequence[ListedKey], name_or_prefix: str) -> Li
     """Finds the only key with this name or beginning; raises KeyNotFound."""
     matches = find_keys_by_name_or_prefix(listed_keys, name_or_prefix)
     if not matches:
-        raise KeyNotFound("no key has this name or prefix; `keys list` shows the keys")
+        raise KeyNotFound(
+            "no key has this name or prefix; `payout-gateway keys list` shows the keys"
+        )
     if len(matches) > 1:
         names = ", ".join(key.name for key in matches)
         raise KeyNotFound(f"{len(matches)} keys have this prefix: {names}")

@@ -332,13 +332,13 @@ def show_shadow_comparison_report(
         for each in readiness:
             _print_key_readiness(each)
         if not readiness:
-            click.echo("Nothing was compared yet. To compare, run `modes set --key NAME compare`.")
+            click.echo(
+                "Nothing was compared yet. To compare, run `payout-gateway modes set --key NAME compare`."
+            )
     click.get_current_context().exit(0 if all(each.is_ready for each in readiness) else 1)
 
 
-_NOTHING_COMPARED = (
-    "nothing was compared for a key of this name; `modes list` shows the keys in mode compare"
-)
+_NOTHING_COMPARED = "nothing was compared for a key of this name; `payout-gateway modes list` shows the keys in mode compare"
 
 
 def _load_rules(files: tuple[Path, ...]) -> list[Rule]:

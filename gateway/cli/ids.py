@@ -44,7 +44,7 @@ def import_ids(
     answers show the legacy id; requests may use either. Either all pairs are imported or none.
     """
     filters = " ".join(word for word in (merchant, environment) if word) or "any merchant"
-    missing = f"there is no key of {filters}; `keys list` shows the keys"
+    missing = f"there is no key of {filters}; `payout-gateway keys list` shows the keys"
 
     async def save_ids(store: Store) -> Tenant:
         tenants = {key.tenant for key in await load_listed_keys(store)}

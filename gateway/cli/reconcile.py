@@ -173,7 +173,7 @@ def _describe_batch_starts(result: ReconcileResult) -> str:
         return FROZEN_NOTICE if result.has_frozen_writes else "batches are started again"
     if result.report.unreadable_objects:
         return "no batch is started yet, because something could not be read"
-    return "no batch is started yet; run `reconcile` without --merchant and --environment"
+    return "no batch is started yet; run `payout-gateway reconcile` without --merchant and --environment"
 
 
 def _format_finding(finding: Finding) -> str:

@@ -96,7 +96,9 @@ async def _rehearse(settings: Settings, store: Store, key_name: str, *, may_star
             try:
                 return await run_rehearsal(run, ObjectStateStore(store))
             except RehearsalStopped as reason:
-                raise CommandError(f"{reason}; `doctor` says what is wrong") from None
+                raise CommandError(
+                    f"{reason}; `payout-gateway doctor` says what is wrong"
+                ) from None
 
 
 def _catch_first_interrupt() -> Callable[[], bool]:

@@ -47,9 +47,7 @@ POLL_SECONDS = 0.5
 """Interval between two attempts of a read with a wait condition."""
 
 
-ANSWERED_BY_CONTROL = (
-    "candidate passed it on to the legacy service: set the key to translate (`modes set`)"
-)
+ANSWERED_BY_CONTROL = "candidate passed it on to the legacy service: set the key to translate (`payout-gateway modes set`)"
 
 
 class ComparisonStopped(Exception):

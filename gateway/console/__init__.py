@@ -56,5 +56,7 @@ def add_console_routes(application: web.Application, dependencies: ConsoleDepend
             web.post("/explain", form_view(explain.explain)),
             # Not wrapped: the page about an unavailable database needs its style too.
             web.get("/assets/{name}", serve_static_file),
+            # Last: every other address.
+            web.get("/{path:.*}", pages.show_unknown_page),
         ]
     )

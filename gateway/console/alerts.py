@@ -156,7 +156,7 @@ async def load_alerts(
     candidates: list[tuple[object, Literal["error", "warning"], str, str]] = [
         *((fault, "error", _format_fault(name, fault or ""), "/service") for name, fault in faults.items()),
         (figures.is_restored, "error", f"{RESTORED_MESSAGE}, so no batch is started: {RESTORED_ADVICE}", "/service"),
-        (not any(figures.keys.values()), "error", "no API key is imported: every client is refused; run `keys import`", "/limits"),
+        (not any(figures.keys.values()), "error", "no API key is imported: every client is refused; run `payout-gateway keys import`", "/limits"),
         (in_doubt, "error", f"{pluralize(in_doubt, 'write is', 'writes are')} in doubt", "/writes"),
         (
             is_failing,

@@ -115,6 +115,10 @@ class Pages:
         texts = {"heading": heading, "text": text, "href": link[0], "link": link[1]}
         return self.render_page(request, "message", status, level=level, **texts)
 
+    async def show_unknown_page(self, request: web.Request) -> web.Response:
+        text = "The console has no page at this address."
+        return self.render_message(request, 404, "No such page", text, ("/", "Open the overview"))
+
     def wrap_view_with_unavailable_page(self, view: View) -> View:
         """Wraps a view: if the database is unavailable, a page says so."""
 

@@ -323,7 +323,7 @@ async def find_write_by_shown_id(store: Store, id_: str) -> tuple[OperationRecor
     # A prefix that matches two operations must not pick one of them.
     if len(matches) != 1:
         raise ActionRefused(
-            f"there is no write {id_}; `writes unsettled` lists the writes in doubt"
+            f"there is no write {id_}; `payout-gateway writes unsettled` lists the writes in doubt"
         )
     return matches[0]
 
@@ -365,7 +365,7 @@ async def record_operator_verdict(store: Store, shown_id: str, verdict: str) -> 
         is_recorded = await repository.record_operator_outcome(record, write.number, verdict, id_)
     if not is_recorded:
         raise ActionRefused(
-            f"the outcome of {shown_id} became known meanwhile; see `writes unsettled`"
+            f"the outcome of {shown_id} became known meanwhile; see `payout-gateway writes unsettled`"
         )
     return write_in_doubt
 

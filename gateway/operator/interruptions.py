@@ -64,7 +64,7 @@ def resolve_window_key(window: Brownout, keys: Iterable[ListedKey]) -> Brownout:
     merchant_keys = [key for key in keys if window.merchant in ("", key.merchant)]
     if window.merchant and not merchant_keys:
         raise ActionRefused(
-            "--merchant: no merchant has this name; `keys list` shows the merchants"
+            "--merchant: no merchant has this name; `payout-gateway keys list` shows the merchants"
         )
     if not window.key:
         return window
@@ -73,7 +73,9 @@ def resolve_window_key(window: Brownout, keys: Iterable[ListedKey]) -> Brownout:
     names, merchants = {key.name for key in matches}, {key.merchant for key in matches}
     if len(names) != 1:
         match_count = "several keys" if names else "no key"
-        raise ActionRefused(f"--key: matches {match_count}; `keys list` shows the names")
+        raise ActionRefused(
+            f"--key: matches {match_count}; `payout-gateway keys list` shows the names"
+        )
     merchant = merchants.pop() if len(merchants) == 1 else window.merchant
     return replace(window, key=names.pop(), merchant=merchant)
 

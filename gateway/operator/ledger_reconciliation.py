@@ -59,7 +59,7 @@ ADVICE = {
     "by hand",
     "abandoned_started": "check immediately in the dashboard what it pays, ask support to stop it, "
     "and make sure that nobody is paid twice",
-    "left_over": "wait while `writes unsettled` lists its deletion; otherwise archive it in the "
+    "left_over": "wait while `payout-gateway writes unsettled` lists its deletion; otherwise archive it in the "
     "dashboard",
     "active_again": "archive it in the dashboard, or leave it as it is: clients do not see it",
 }

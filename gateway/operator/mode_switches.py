@@ -110,7 +110,9 @@ async def plan_switch(
         found = find_single_key(keys, key)
         name, tenants = found.name, [found.tenant]
     if not tenants:
-        raise ActionRefused("no merchant has this name; `keys list` shows the merchants")
+        raise ActionRefused(
+            "no merchant has this name; `payout-gateway keys list` shows the merchants"
+        )
     effects = [MODE_DESCRIPTIONS[mode].format(answers=settings.comparing.answers)]
     if mode == TRANSLATE:
         effects += await _describe_translation_effects(store, tenants, groups)

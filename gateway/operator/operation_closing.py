@@ -83,7 +83,7 @@ async def _try_close_operation(store: Store, write_id: str, *, waits_for_gateway
     # Closing frees the batches. If an unknown write had started one, a retry would pay it again.
     if any(write.state == SENT and write.operator_outcome is None for write in record_writes):
         raise ActionRefused(
-            f"it is not known whether {write_id} happened; record that with `writes settle` first"
+            f"it is not known whether {write_id} happened; record that with `payout-gateway writes settle` first"
         )
     unapplied_writes = [write for write in record_writes if write.state == SENT]
     # Its readings take precedence: a write that did happen would be sent again by a retry.

@@ -79,7 +79,7 @@ async def reconcile_and_clear_restored_flag(
         tenants = await reconciler.list_tenants(merchant, environment)
         if not tenants and (merchant or environment):
             raise ActionRefused(
-                "no key has this merchant and environment; `keys list` shows the keys"
+                "no key has this merchant and environment; `payout-gateway keys list` shows the keys"
             )
         report = await reconciler.reconcile(tenants, progress, was_restored=was_restored)
         skipped_tenants = await _leave_out_revoked_tenants(reconciler, report)

@@ -320,7 +320,7 @@ async def _wait_for_unfinished_operations(store: Store, owner: Tenant) -> None:
     if unfinished_ids:
         raise ActionRefused(
             "writes of this merchant are in progress or in doubt and may concern this recipient; "
-            "see `writes unsettled`, and try again when there are none"
+            "see `payout-gateway writes unsettled`, and try again when there are none"
         )
 
 

@@ -46,8 +46,8 @@ async def check_legacy_services(settings: Settings, store: Store) -> list[Findin
 def _build_missing_address_finding(name: str) -> Finding:
     problem = "keys are switched to `forward` or `compare`, but legacy_base_url is not set"
     advice = (
-        f"set environments.{name}.legacy_base_url, or run `modes set … translate` (see "
-        "`modes list`)"
+        f"set environments.{name}.legacy_base_url, or run `payout-gateway modes set … translate` (see "
+        "`payout-gateway modes list`)"
     )
     return Finding(name, CHECK_NAME, "error", problem, advice)
 

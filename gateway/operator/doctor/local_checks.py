@@ -32,7 +32,7 @@ def check_configuration(settings: Settings) -> Iterator[Finding]:
     except ConfigurationError as error:
         for problem in error.problems:
             description, _, advice = problem.partition("; ")
-            advice = advice or "correct the setting, then run `check`"
+            advice = advice or "correct the setting, then run `payout-gateway check`"
             yield Finding(ALL_ENVIRONMENTS, "configuration", "error", description, advice)
     else:
         yield Finding(ALL_ENVIRONMENTS, "configuration", "ok", "valid")

@@ -54,7 +54,9 @@ async def check_service_per_environment(
     findings = list(_iter_unconfigured_environment_findings(keys, environments))
     if not keys:
         problem = "no key is imported, so every client is refused"
-        findings.append(Finding(ALL_ENVIRONMENTS, "keys", "error", problem, "run `keys import`"))
+        findings.append(
+            Finding(ALL_ENVIRONMENTS, "keys", "error", problem, "run `payout-gateway keys import`")
+        )
     for name in environments:
         # One key is enough: all credentials are signed in the same way.
         key = next((key for key in keys if key.environment == name), None)
@@ -75,7 +77,7 @@ def _iter_unconfigured_environment_findings(
         description = f"clients of {key_names} get 403, because {reason}"
         advice = (
             f"set environments.{name}.base_url, import the key with another environment, or revoke "
-            "unused keys with `keys revoke`"
+            "unused keys with `payout-gateway keys revoke`"
         )
         yield Finding(name, "keys", "error", description, advice)
 
@@ -107,7 +109,7 @@ class _ServiceCheck:
     async def run(self, key_name: str) -> list[Finding]:
         if self._credentials is None:
             self._skip_reason = "no key of this environment is imported"
-            self._add("keys", "warning", "no key is imported", "run `keys import`")
+            self._add("keys", "warning", "no key is imported", "run `payout-gateway keys import`")
             self._add_skipped("reachable")
             self._add_skipped("credentials")
         else:
@@ -125,7 +127,11 @@ class _ServiceCheck:
         self._findings.append(Finding(self._name, check_name, state, result, advice))
 
     def _add_skipped(self, check_name: str, known: str = "") -> None:
-        advice = "fix the errors above first" if self._credentials else "run `keys import`"
+        advice = (
+            "fix the errors above first"
+            if self._credentials
+            else "run `payout-gateway keys import`"
+        )
         self._add(check_name, "skipped", f"{known}skipped: {self._skip_reason}", advice)
 
     async def _read(self, target: str, environment: str = "") -> Reply:
@@ -328,7 +334,7 @@ class _ServiceCheck:
             LIST_ENDPOINT,
             "warning",
             f"{result}. It had it before: batches created elsewhere are no longer listed",
-            "if a proxy in front of the service gave this answer, fix the proxy and run `doctor` "
+            "if a proxy in front of the service gave this answer, fix the proxy and run `payout-gateway doctor` "
             "again",
         )
         return True
@@ -360,7 +366,7 @@ class _ServiceCheck:
 def _describe_unclear_list(status: int) -> tuple[str, str]:
     """Returns a result and advice."""
     result = f"unclear whether the service has it: it answered status {status} just now, "
-    advice = "check which server answers at this address, and run `doctor` again"
+    advice = "check which server answers at this address, and run `payout-gateway doctor` again"
     if status in MISSING_STATUSES:
         result += "and a documented read failed too"
     else:

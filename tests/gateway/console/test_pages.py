@@ -268,6 +268,13 @@ async def test_service_page_shows_recipient_index(tmp_path: Path) -> None:
         assert "recipient cache off" in await read_page_text(client, "/service")
 
 
+async def test_unknown_page_leads_back_to_the_console(console_client: ConsoleClient) -> None:
+    page = await console_client.get("/no/such/page")
+    assert page.status == 404
+    assert "No such page" in page.text
+    assert 'href="/traffic"' in page.text
+
+
 async def test_assets_are_cacheable_and_no_other_file_is_served(
     console_client: ConsoleClient,
 ) -> None:

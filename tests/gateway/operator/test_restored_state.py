@@ -396,7 +396,7 @@ async def test_reconcile_ends_with_whether_starts_are_allowed_and_next_step(
         await restore_outdated_database(restorable_gateway)
         part = await run_command(tmp_path, "reconcile", "--merchant", "demo", code=1)
         assert read_last_line(part.stdout) == (
-            "The state was restored: no batch is started yet; run `reconcile` without --merchant "
+            "The state was restored: no batch is started yet; run `payout-gateway reconcile` without --merchant "
             "and --environment."
         )
         restorable_gateway.service.faults.append(Fault("GET", "/v1/batch/*/summary", status=503))
