@@ -11,7 +11,6 @@ from babel.numbers import get_currency_name
 
 from mappings import current, legacy, money
 from mappings.effects import JSON, LegacyOptions, LoadFacts
-from mappings.field_types import is_masked_value
 from mappings.fields import (
     FieldTable,
     declare_field_set_in_code,
@@ -215,7 +214,7 @@ def find_masked_government_id(recipient: Mapping[str, JSON], country: JSON) -> J
     shown = country, GOVERNMENT_ID_TYPES.get(country, OTHER_GOVERNMENT_ID)
     for entry in recipient.get("governmentIds") or ():
         if (entry.get("country"), entry.get("type")) == shown:
-            return mask_number(entry.get("value"))
+            return entry.get("value")
     return None
 
 
@@ -348,14 +347,15 @@ def build_legacy_bank(
     answer["bankProvince"] = account.get("bankRegionCode", account.get("bankRegion"))
     # The service masks these, but its response to a write may not show what was sent.
     for name in ("accountNum", "iban"):
-        answer[name] = mask_number(account.get(name))
+        if number := account.get(name):
+            answer[name] = mask_number(number)
     answer["governmentId"] = find_masked_government_id(recipient, country)
     return answer
 
 
 def mask_number(number: JSON) -> JSON:
     """Masks an account number, IBAN or government id except for its last two characters."""
-    if not isinstance(number, str) or not number or is_masked_value(number):
+    if not isinstance(number, str) or not number or "*" in number:
         return number
     # A mask has at least two asterisks, so that is_mask recognizes that of a very short number.
     return "*" * max(len(number) - 2, 2) + number[-2:]

@@ -15,7 +15,7 @@ from mappings import (
 from mappings.effects import Answer, Flow, Operation, Request, SubFlow
 from mappings.errors import NOT_FOUND
 from mappings.failures import Invalid
-from mappings.objects import build_legacy_payout
+from mappings.objects import build_legacy_payout, mask_number
 
 
 def create_payout_method(request: Request) -> Flow:
@@ -93,7 +93,15 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
         response = yield recipient_outcomes.build_recipient_update_call(
             recipient["id"], fields, field_map, recipient
         )
-        recipient = {**recipient, **fields, **(response.get("recipient") or {})}
+        # Masked as the service shows them; its response may not.
+        shown_ids = [
+            {**entry, "value": mask_number(entry["value"])} for entry in fields["governmentIds"]
+        ]
+        recipient = {
+            **recipient,
+            "governmentIds": shown_ids,
+            **(response.get("recipient") or {}),
+        }
         changes = replace(changes, recipient=recipient)
     recipient = yield from payout_changes.apply_payout_changes(changes, request.options)
     return recipient, {**facts, **changes.holds}, changes.notices
