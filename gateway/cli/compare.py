@@ -227,13 +227,13 @@ def _print_report(report: Report) -> None:
     for name in ("control", "candidate"):
         side = report[name]
         typical = "" if side["median_ms"] is None else f", median {side['median_ms']:g} ms"
-        click.echo(f"{name:9}  {side['url']}  {pluralize(side['answers'], 'answer')}{typical}")
+        click.echo(f"{name:9}  {side['url']}  {pluralize(side['answers'], 'response')}{typical}")
     if report["operations"]:
-        heads = ["operation", "answers", "equal", "different", "status of control/candidate"]
+        heads = ["operation", "responses", "equal", "different", "status of control/candidate"]
         click.echo()
         print_table(heads, [_build_operation_row(row) for row in report["operations"]])
     if differences := report["differences"]:
-        heads = ["difference", "operation", "where", "answers", "control", "candidate"]
+        heads = ["difference", "operation", "where", "responses", "control", "candidate"]
         click.echo()
         print_table(heads, [_build_difference_row(row) for row in differences[:MAX_DIFFERENCES]])
         if len(differences) > MAX_DIFFERENCES:
@@ -417,7 +417,7 @@ def _print_key_readiness(readiness: KeyReadiness) -> None:
     for difference in readiness.differences:
         reason = f"; ignored: {difference.why}" if difference.why else ""
         place = f"{difference.operation}: {difference.kind} at {difference.place}"
-        click.echo(f"{place}, in {pluralize(difference.answers, 'answer')}{reason}")
+        click.echo(f"{place}, in {pluralize(difference.answers, 'response')}{reason}")
         if (example := difference.example).request_id:
             values = f"legacy {example.control}, current {example.candidate}"
             click.echo(f"    for example request {example.request_id}: {values}")

@@ -114,10 +114,10 @@ def _print_explanation(explanation: Explanation) -> None:
         click.echo("\n".join(f"    {fact}" for fact in explanation.remembered))
     if explanation.refusal:
         click.echo(
-            f"\nAnswer: status {explanation.refusal.status}, {json.dumps(explanation.refusal.build_body())}"
+            f"\nResponse: status {explanation.refusal.status}, {json.dumps(explanation.refusal.build_body())}"
         )
         return
-    click.echo(f"\nAnswer: status 200, with the fields {', '.join(explanation.answer or ())}")
+    click.echo(f"\nResponse: status 200, with the fields {', '.join(explanation.answer or ())}")
 
 
 def _render_curl_script(settings: Settings, explanation: Explanation) -> str:
@@ -140,7 +140,7 @@ def _iter_call_lines(settings: Settings, number: int, call: ExplainedCall) -> It
     _, method, signed_target, body = call.signed_text.removesuffix("\n").split("\n", 3)
     title = f"# {number}. {method} {call.target}"
     if number > 1:
-        title += "; ids that an earlier answer returns are examples: replace them"
+        title += "; ids that an earlier response returns are examples: replace them"
     yield title
     if body:
         yield f"BODY={shlex.quote(body)}"

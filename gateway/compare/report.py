@@ -89,7 +89,7 @@ def _count_skipped(run: Run) -> int:
 
 
 def _build_result_sentence(run: Run, counts: Mapping[str, int], result: str) -> str:
-    compared = _format_count(counts["compared"], "answer")
+    compared = _format_count(counts["compared"], "response")
     if result == "different":
         found = _format_count(counts["differences"], "difference")
         return f"{found}, in {counts['different']} of {compared}."
@@ -115,9 +115,9 @@ def _build_remarks(run: Run, counts: Mapping[str, int]) -> Iterator[str]:
         dependents = dependents if dependent_count else ""
         yield f"Not sent: {_format_count(counts['not_sent'], 'write')}{dependents}. --allow-writes sends them to both sides."
     if counts["failed"]:
-        yield f"No answer: {_format_count(counts['failed'], 'step')}, from one side or both."
+        yield f"No response: {_format_count(counts['failed'], 'step')}, from one side or both."
     if skipped_count:
-        yield f"Skipped: {_format_count(skipped_count, 'step')}, for lack of a value from an earlier answer."
+        yield f"Skipped: {_format_count(skipped_count, 'step')}, for lack of a value from an earlier response."
     for input_file in run.inputs:
         for reason, count in input_file.omitted_counts.items():
             yield f"Left out of {input_file.name}: {_format_count(count, 'entry', 'entries')}, {reason}."
@@ -149,7 +149,7 @@ def _build_warnings(run: Run) -> Iterator[str]:
             "give the addresses that they lead to."
         )
     if statuses and not any(all(200 <= status < 300 for status in pair) for pair, _ in statuses):
-        yield "No answer was a success on both sides: only error responses were compared."
+        yield "No response was a success on both sides: only error responses were compared."
 
 
 def _is_unencrypted_remote_url(url: str) -> bool:

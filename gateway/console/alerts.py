@@ -170,6 +170,6 @@ async def load_alerts(
         (superseded, "warning", f"{pluralize(superseded, 'batch is', 'batches are')} superseded at the service", "/writes"),
         *((True, "warning", f"{each.result}; {each.advice}", "/switches") for each in interruptions),
         (nearly_exhausted, "warning", f"near the hourly limit: {join_names(nearly_exhausted)}", "/limits"),
-        (differing_keys, "warning", f"{pluralize(len(differing_keys), 'compared key has', 'compared keys have')} answers that differ", "/compare"),
+        (differing_keys, "warning", f"{pluralize(len(differing_keys), 'compared key has', 'compared keys have')} responses that differ", "/compare"),
     ]  # fmt: skip
     return [Alert(level, text, href) for condition, level, text, href in candidates if condition]

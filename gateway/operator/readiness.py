@@ -133,7 +133,7 @@ class KeyReadiness:
             else "not ready for cutover"
         )
         return (
-            f"{ready}. {pluralize(self.answer_count, 'answer')} compared, "
+            f"{ready}. {pluralize(self.answer_count, 'response')} compared, "
             f"{sum(tally.failed for tally in self.operations.values())} not comparable, "
             f"{pluralize(self.open_difference_count, 'unexplained difference')}, "
             f"{pluralize(len(self.unused_reads), 'read')} not used and not compared."

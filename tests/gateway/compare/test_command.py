@@ -69,8 +69,8 @@ async def test_equal_sides_exit_with_0(tmp_path: Path) -> None:
     async with open_two_services() as (control, candidate):
         result = await run_compare(tmp_path, control.url, candidate.url, "reads.txt")
     assert result.returncode == 0, result.stderr
-    assert result.stdout.endswith("\nEqual: 1 answer matches.\n")
-    assert f"{control.url}  1 answer, median" in result.stdout
+    assert result.stdout.endswith("\nEqual: 1 response matches.\n")
+    assert f"{control.url}  1 response, median" in result.stdout
     assert result.stderr == ""
 
 
@@ -78,7 +78,7 @@ async def test_different_sides_exit_with_1_and_list_differences(tmp_path: Path) 
     async with open_two_services(lambda _: {"ok": True, "amount": "1.01"}) as (control, candidate):
         result = await run_compare(tmp_path, control.url, candidate.url, "reads.txt")
     assert result.returncode == 1
-    assert result.stdout.endswith("\n1 difference, in 1 of 1 answer.\n")
+    assert result.stdout.endswith("\n1 difference, in 1 of 1 response.\n")
     assert [
         cell for cell in result.stdout.split() if cell in ("value", "amount", "1.00", "1.01")
     ] == ["value", "amount", "1.00", "1.01"]
@@ -243,7 +243,7 @@ async def test_terminal_output_has_tables_and_no_leftover_progress_bar(
             output = await asyncio.to_thread(read_until_closed, parent_end)
             assert await process.wait() == 1
     assert re.search(r"(?m)^difference +operation +where ", output)
-    assert "1 difference, in 1 of 1 answer." in output
+    assert "1 difference, in 1 of 1 response." in output
     assert "\x1b]0;" not in output
     assert "\x1b[2J" not in output
     assert "Comparing" not in output.rpartition("\x1b[K")[2]

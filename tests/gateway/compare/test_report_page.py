@@ -167,7 +167,7 @@ def test_page_loads_nothing_external_and_logs_no_error(
     assert console_messages == [pages[name].as_uri()]
     assert page.evaluate("typeof hacked") == "undefined"
     assert page.locator("img").count() == 0
-    assert page.title().startswith("9 differences, in 4 of 5 answers.")
+    assert page.title().startswith("9 differences, in 4 of 5 responses.")
 
 
 def test_masked_values_are_absent_from_page_source(pages: dict[str, Path]) -> None:
@@ -184,5 +184,5 @@ def test_page_of_equal_sides_says_so(
 ) -> None:
     page = open_page(browser, pages["equal"], console_messages)
     assert console_messages == [pages["equal"].as_uri()]
-    assert "Equal: 1 answer matches." in page.inner_text("h1")
+    assert "Equal: 1 response matches." in page.inner_text("h1")
     assert "No differences found." in page.inner_text("#differences")

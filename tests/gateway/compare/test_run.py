@@ -242,7 +242,7 @@ async def test_redirect_is_compared_and_not_followed() -> None:
         assert redirect_target.requests == []
         assert comparison.report["remarks"] == [
             "Both sides redirected 1 time. Redirects are not followed: give the addresses that they lead to.",
-            "No answer was a success on both sides: only error responses were compared.",
+            "No response was a success on both sides: only error responses were compared.",
         ]
 
 

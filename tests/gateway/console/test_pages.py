@@ -103,7 +103,7 @@ async def test_overview_lists_alerts_first(console_client: ConsoleClient) -> Non
     assert "1 write is in doubt" in alerts_text, "at once, as the page of writes says"
     assert "near the hourly limit: nightly of demo sandbox" in alerts_text
     assert "1 batch is superseded at the service" in alerts_text
-    assert "1 compared key has answers that differ" in alerts_text
+    assert "1 compared key has responses that differ" in alerts_text
     assert alerts_text.index("failed (5xx)") < alerts_text.index("near the hourly limit")
     assert "31 days to the sunset" in page_text
 
@@ -230,7 +230,7 @@ async def test_lost_write_and_superseded_batch_are_shown_with_advice(
 async def test_comparison_drills_down_to_fields(console_client: ConsoleClient) -> None:
     page_text = await read_page_text(console_client, "/compare")
     assert "demo-sandbox demo sandbox • not ready 48 unexplained" in page_text
-    assert "1452 answers compared" in page_text
+    assert "1452 responses compared" in page_text
     assert "list_recipients 812 48 2 1" in page_text
     assert "recipients[].payout.primary.currency value list_recipients 41" in page_text
     assert "3c11177e92518934a0385865 legacy USD , current EUR" in page_text

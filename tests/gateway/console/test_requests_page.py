@@ -42,7 +42,7 @@ async def test_errors_are_grouped_and_each_request_opens_its_trace(
     assert href
     trace = await read_page_text(console_client, href[1])
     assert f"merchant and key demo sandbox, {name}" in trace
-    assert f"answer {answer.status} {error['code']}" in trace
+    assert f"response {answer.status} {error['code']}" in trace
     assert "This request changed nothing that is on record." in trace
 
 

@@ -52,6 +52,6 @@ def test_single_item_is_reported_in_singular() -> None:
         TENANT, "shop", {"list_batches": Tally(compared=1)}, never_seen=["read_batch"]
     )
     assert readiness.sentence == (
-        "ready for cutover of the reads that it uses. 1 answer compared, 0 not comparable, "
+        "ready for cutover of the reads that it uses. 1 response compared, 0 not comparable, "
         "0 unexplained differences, 1 read not used and not compared."
     )
