@@ -26,7 +26,7 @@ MAX_LINE_CHARACTERS = 160
 def doctor(*, as_json: bool, verbose: bool, settings: Settings) -> None:
     """Check this machine, the state and each environment's service, with reads only.
 
-    Exit code 1 if any check fails: then clients would be refused, or no batch be started.
+    Exit code 1 if any check fails; the first line says what that means for clients.
     """
     findings = run_to_completion(run_doctor(settings), "Checking")
     # Neither a warning nor a skipped check fails: both may be intended.
