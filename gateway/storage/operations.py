@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from msgspec import structs
-from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, exists, or_, select, update
 
 from gateway.payloads.stored_json import StoredText
 from gateway.storage import checkpoints, chunks
@@ -320,8 +320,10 @@ class OperationRepository(checkpoints.CheckpointWriter):
         self, record: OperationRecord, made: str
     ) -> bool:
         """Whether a write of another operation of the tenant created this object."""
-        query = _build_claim_count_query(record, made)
-        return bool(await self._store.read(lambda tx: tx.fetch_value(query)))
+        values = {**record.tenant._asdict(), "operation_id": record.id, "object_id": made}
+        return bool(
+            await self._store.read(lambda tx: tx.fetch(statements.SELECT_CLAIM_OF_OTHERS, values))
+        )
 
     async def list_open_with_identical_write(
         self, record: OperationRecord, write: Write
@@ -483,14 +485,6 @@ def _parse_record(row: Any, object_ids: Mapping[str, tuple[str, ...]]) -> Operat
     values = row._asdict()
     tenant = Tenant(values.pop("merchant"), values.pop("environment"))
     return OperationRecord(tenant=tenant, object_ids=object_ids.get(row.id, ()), **values)
-
-
-def _build_claim_count_query(record: OperationRecord, made: str) -> Select[int]:
-    return select(func.count()).where(
-        _build_tenant_condition(upstream_writes, record.tenant),
-        upstream_writes.c.object_id == made,
-        upstream_writes.c.operation_id != record.id,
-    )
 
 
 def _build_tenant_condition(table: Any, tenant: Tenant) -> ColumnElement[bool]:
