@@ -74,10 +74,6 @@ def extract_signed_target(form: SignedTargetForm, target: str) -> str:
     return target if form == "path-and-query" else target.partition("?")[0]
 
 
-_JOINED_BYTES = 64 * 1024
-"""Bytes up to which a body is copied to be signed."""
-
-
 def compute_signature(keyed: KeyedHmac, stamp: int, method: str, target: str, body: bytes) -> str:
     """Signs a request.
 
@@ -85,9 +81,5 @@ def compute_signature(keyed: KeyedHmac, stamp: int, method: str, target: str, bo
     """
     head = f"{stamp}\n{method.upper()}\n{target}\n".encode()
     # The line feed at the end belongs to the signed text also if there is no body (current
-    # interface, section 5). In one piece if it is short: that is faster.
-    if not body:
-        return keyed.hexdigest(head + b"\n")
-    if len(body) <= _JOINED_BYTES:
-        return keyed.hexdigest(b"%b%b\n" % (head, body))
+    # interface, section 5).
     return keyed.hexdigest_parts((head, body, b"\n"))
