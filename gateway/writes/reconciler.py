@@ -227,7 +227,8 @@ class WriteReconciler:
             # A stored response is a refusal that answered its client before the undo was confirmed.
             await execution.close(ANSWERED if record.response else UNDONE, record.response)
             self._log_resolved(record, "not_executed", **{"error.type": failure.error_type})
-        except Exception:
+        # What a flow raises if it cannot read an answer. After a failed commit nothing more is saved.
+        except (AttributeError, LookupError, TypeError, ValueError):
             # If it stayed running, operators would not see it, because it would seem to progress.
             await execution.leave_in_doubt("an answer of the service has an unexpected form")
             raise
