@@ -270,7 +270,8 @@ def update_recipient(request: Request) -> Flow:
     POST   /recipients/:id/accounts           with a payout: if none exists, or its country changes
     DELETE /recipients/:id/accounts/:account  for an account that a new one replaces
 
-    If the payout is refused, the changes of the recipient stay; sending them again is harmless.
+    If the payout is refused, the recipient's fields are set back to what the service showed. Masked
+    ones and ones that were empty stay changed; sending them again is harmless.
     """
     recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
     is_late = yield from recipient_reads.is_shown_late(recipient)
@@ -304,11 +305,7 @@ def update_recipient(request: Request) -> Flow:
     id_ = recipient["id"]
     updated: Mapping[str, JSON] = {}
     if fields:
-        field_map = (
-            RECIPIENT.map_field_names_to_client()
-            | {"primaryCurrency": recipient_bodies.choose_currency_field(body)}
-            | government_ids.map_government_id_field_names_to_client(government_id_list)
-        )
+        field_map = _build_update_field_map(body, government_id_list)
         response = yield recipient_outcomes.build_recipient_update_call(
             id_, fields, field_map, recipient
         )
@@ -316,8 +313,36 @@ def update_recipient(request: Request) -> Flow:
             updated = response["recipient"]
     if status_fact := recipient_bodies.derive_status_fact_change(body, fields, facts, updated):
         yield CompareAndSet("recipient", id_, status_fact)
-    yield from payout_changes.apply_payout_changes(changes, options)
+    try:
+        yield from payout_changes.apply_payout_changes(changes, options)
+    except Refused as refusal:
+        yield from _set_fields_back(recipient, fields, refusal)
+        if status_fact:
+            yield CompareAndSet("recipient", id_, {"status": facts.get("status")})
+        raise
     return Answer({"object": "updated"}, changes.notices)
+
+
+def _build_update_field_map(
+    body: Mapping[str, JSON], government_id_list: list[government_ids.ClientGovernmentId]
+) -> dict[str, str]:
+    return (
+        RECIPIENT.map_field_names_to_client()
+        | {"primaryCurrency": recipient_bodies.choose_currency_field(body)}
+        | government_ids.map_government_id_field_names_to_client(government_id_list)
+    )
+
+
+def _set_fields_back(
+    recipient: Recipient, changed_fields: Mapping[str, JSON], refusal: Refused
+) -> SubFlow:
+    """Undoes a change of fields; repeated until the service confirms it."""
+    if fields := recipient_bodies.select_restorable_fields(recipient, changed_fields):
+        changed_recipient = {**recipient, **changed_fields}
+        call = recipient_outcomes.build_recipient_update_call(
+            recipient["id"], fields, {}, changed_recipient
+        )
+        yield structs.replace(call, undo_of=refusal)
 
 
 # Delete
