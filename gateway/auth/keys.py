@@ -10,7 +10,6 @@ key could have been revoked too long ago. Other keys raise StoreUnavailable.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from gateway.auth.key_rows import (
 )
 from gateway.auth.signing import Credentials
 from gateway.auth.single_flight import SingleFlight
+from gateway.http.client_address import Address, Network, is_address_allowed, parse_networks
 from gateway.storage import StoreUnavailable
 from gateway.storage.tenants import Tenant
 
@@ -45,18 +45,6 @@ MAX_KEY_CHARACTERS = 512
 _MAX_KNOWN_KEYS = 10_000
 _MAX_UNKNOWN_KEYS = 10_000
 _UNKNOWN_TTL_SECONDS = 5.0
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-
-def parse_network(text: str) -> Network:
-    """Parses a network; IPv4-mapped IPv6 becomes IPv4, as client addresses do."""
-    network = ipaddress.ip_network(text)
-    ipv4_address = network.network_address.ipv4_mapped if network.version == 6 else None
-    if ipv4_address and network.prefixlen >= 96:
-        return ipaddress.ip_network(f"{ipv4_address}/{network.prefixlen - 96}")
-    return network
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +75,9 @@ class ApiKey:
         object.__setattr__(self, "tenant", Tenant(self.merchant, self.environment))
         object.__setattr__(self, "tenant_name", str(self.tenant))
 
-    def admits(self, address: str | Address) -> bool:
-        """Whether a client at this address may use the key; False if the text is no address."""
+    def admits(self, address: Address | None) -> bool:
+        """Whether a client at this address may use the key."""
         return is_address_allowed(self.allowed_ips, address)
-
-
-def is_address_allowed(networks: Sequence[Network], address: str | Address | None) -> bool:
-    """Whether an address is in one of the networks; an empty list admits any address."""
-    if not networks:
-        return True
-    try:
-        client = ipaddress.ip_address(address or "")
-    except ValueError:
-        return False
-    # A dual-stack socket reports an IPv4 client as ::ffff:192.0.2.1.
-    client = getattr(client, "ipv4_mapped", None) or client
-    return any(client in network for network in networks)
 
 
 class ApiKeyStore:
@@ -264,5 +239,5 @@ class ApiKeyStore:
                 row, Tenant(row.merchant, row.environment), self._store.encryption
             ),
             requests_per_hour=row.requests_per_hour,
-            allowed_ips=tuple(map(parse_network, row.allowed_ips)),
+            allowed_ips=parse_networks(row.allowed_ips),
         )

@@ -15,7 +15,21 @@ _HOP_PATTERN = re.compile(r"([0-9.]+)(?::[0-9]+)?|\[([^\]]+)\](?::[0-9]+)?")
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
+    """Parses networks; IPv4-mapped IPv6 becomes IPv4, as client addresses do."""
+    return tuple(map(_parse_network, texts))
+
+
+def _parse_network(text: str) -> Network:
+    network = ipaddress.ip_network(text, strict=False)
+    ipv4_address = network.network_address.ipv4_mapped if network.version == 6 else None
+    if ipv4_address and network.prefixlen >= 96:
+        return ipaddress.ip_network(f"{ipv4_address}/{network.prefixlen - 96}")
+    return network
+
+
+def is_address_allowed(networks: Sequence[Network], address: Address | None) -> bool:
+    """Whether an address is in one of the networks; an empty list admits any address."""
+    return not networks or (address is not None and _is_in_networks(address, networks))
 
 
 def resolve_client_address(
@@ -54,7 +68,7 @@ def _strip_port(hop: str) -> str:
 
 
 def _is_in_networks(address: Address, networks: Sequence[Network]) -> bool:
-    return any(address in network for network in networks if network.version == address.version)
+    return any(address in network for network in networks)
 
 
 @lru_cache(maxsize=1024)

@@ -107,7 +107,7 @@ class CallerAuthenticator:
             else bool,
             received_at=context.start_time,
         )
-        if key.allowed_ips and (client.address is None or not key.admits(client.address)):
+        if key.allowed_ips and not key.admits(client.address):
             # The reason is only logged: the response does not say which check failed.
             context.log_fields["reason"] = "the client's address is not in the key's allowed_ips"
             raise Invalid(errors.NOT_AUTHORIZED)
@@ -125,8 +125,7 @@ class CallerAuthenticator:
         # The operation needs no database, so an outage must not stop it.
         except StoreUnavailable:
             return None
-        address = client.address
-        if key is None or (key.allowed_ips and (address is None or not key.admits(address))):
+        if key is None or not key.admits(client.address):
             return None
         is_translated = self._forwarding.is_translated(key, operation)
         return None if is_translated else Caller(key, context.request_id)

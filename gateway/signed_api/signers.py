@@ -17,9 +17,10 @@ from typing import Self
 from cachetools import LRUCache, TTLCache
 
 from gateway.auth.key_rows import AnyRow, decrypt_credentials, fetch_keys_with_access_key_and_count
-from gateway.auth.keys import Address, ApiKeyStore, Network, is_address_allowed, parse_network
+from gateway.auth.keys import ApiKeyStore
 from gateway.auth.signing import Credentials
 from gateway.auth.single_flight import SingleFlight
+from gateway.http.client_address import Address, Network, is_address_allowed, parse_networks
 from gateway.storage import Store, Tenant
 
 _MAX_KNOWN_KEYS = 10_000
@@ -108,7 +109,7 @@ class SignerStore:
 
     def _build_signer(self, tenant: Tenant, rows: Sequence[AnyRow]) -> Signer:
         active_rows = [row for row in rows if row.revoked_at is None]
-        networks_by_key = tuple(tuple(map(parse_network, row.allowed_ips)) for row in active_rows)
+        networks_by_key = tuple(parse_networks(row.allowed_ips) for row in active_rows)
         limits_by_key = tuple(row.requests_per_hour for row in active_rows)
         return Signer(
             tenant,

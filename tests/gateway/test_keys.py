@@ -15,6 +15,7 @@ from gateway.auth.key_rows import load_listed_keys, revoke_key
 from gateway.auth.keys import ApiKey, ApiKeyStore
 from gateway.auth.signing import Credentials
 from gateway.config.settings import State
+from gateway.http.client_address import parse_address
 from gateway.operator.account_checks import (
     FORBIDDEN_ADVICE,
     AccountProbe,
@@ -109,8 +110,8 @@ def test_repr_of_key_hides_credentials() -> None:
 
 
 def test_key_without_networks_admits_any_address() -> None:
-    assert build_api_key().admits("192.0.2.1")
-    assert build_api_key().admits("a unix socket")
+    assert build_api_key().admits(parse_address("192.0.2.1"))
+    assert build_api_key().admits(parse_address("a unix socket"))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,6 @@ def test_key_without_networks_admits_any_address() -> None:
     [
         ("10.1.2.3", True),
         ("::ffff:10.1.2.3", True),
-        (ipaddress.ip_address("10.1.2.3"), True),
         ("11.1.2.3", False),
         ("2001:db8::5", True),
         ("2001:db9::5", False),
@@ -128,8 +128,9 @@ def test_key_without_networks_admits_any_address() -> None:
         ("unknown", False),
     ],
 )
-def test_key_with_networks_admits_only_their_addresses(address: Any, is_admitted: bool) -> None:
-    assert build_api_key("10.0.0.0/8", "2001:db8::/32").admits(address) is is_admitted
+def test_key_with_networks_admits_only_their_addresses(address: str, is_admitted: bool) -> None:
+    api_key = build_api_key("10.0.0.0/8", "2001:db8::/32")
+    assert api_key.admits(parse_address(address)) is is_admitted
 
 
 # Look-up.
@@ -259,7 +260,7 @@ async def test_limit_changed_by_another_process_applies_to_cached_keys(
         api_key = await keyring.find_active_key(API_KEY)
     assert api_key
     assert api_key.requests_per_hour == 3
-    assert not api_key.admits("10.0.0.1")
+    assert not api_key.admits(parse_address("10.0.0.1"))
 
 
 async def test_answer_older_than_last_poll_is_not_cached(
