@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -277,15 +277,19 @@ async def execute(store: Store, *statements: Any) -> None:
 def record_statements(text: str = "") -> Iterator[list[tuple[str, Sequence[Any]]]]:
     """Records the SQLite statements that contain ``text``, with their parameters."""
     statements: list[tuple[str, Sequence[Any]]] = []
-    build_arguments = CompiledStatement.build_arguments
+    field: Any = CompiledStatement.build_arguments
 
-    def record(compiled: CompiledStatement, parameters: Parameters) -> tuple[Any, ...]:
-        arguments = build_arguments(compiled, parameters)
-        if text in compiled.text:
-            statements.append((compiled.text, arguments))
-        return arguments
+    def find_recording_function(compiled: CompiledStatement) -> Callable[[Parameters], Any]:
+        def record(parameters: Parameters) -> Sequence[Any]:
+            arguments: Sequence[Any] = field.__get__(compiled)(parameters)
+            if text in compiled.text:
+                statements.append((compiled.text, arguments))
+            return arguments
 
-    with patch.object(CompiledStatement, "build_arguments", record):
+        return record
+
+    recording = property(find_recording_function, field.__set__)
+    with patch.object(CompiledStatement, "build_arguments", recording):
         yield statements
 
 

@@ -97,7 +97,9 @@ class Transaction(ABC):
 
     def _compile(self, statement: Any, parameter_sets: Sequence[Parameters]) -> CompiledStatement:
         if isinstance(statement, Statement):
-            return statement.compile_for_dialect(self.dialect)
+            return statement.compiled.get(self.dialect) or statement.compile_for_dialect(
+                self.dialect
+            )
         # The columns of an INSERT or UPDATE are those that the parameters name.
         names = list(parameter_sets[0]) if parameter_sets else ()
         return compile_statement(statement, self.dialect, names)

@@ -21,6 +21,9 @@ DialectName = Literal["sqlite", "postgresql"]
 Parameters = Mapping[str, Any]
 Convert = Callable[[Any], Any]
 
+MAX_COMPILED_ARGUMENTS = 100
+"""More are those of an expanded list: that statement is used once, and compiling takes longer."""
+
 DIALECTS: Mapping[DialectName, tuple[ModuleType, Dialect]] = {
     "sqlite": (sqlite, sqlite.dialect(paramstyle="qmark")),
     # SQLAlchemy's dialect, although asyncpg runs the statements: it numbers the parameters.
@@ -33,20 +36,9 @@ class CompiledStatement:
     """A statement as a driver takes it, with its parameters by position."""
 
     text: str
-    _names: Sequence[str]
-    _defaults: Parameters
-    """The values of the parameters that the caller need not give."""
-    _argument_converters: Mapping[int, Convert]
+    build_arguments: Callable[[Parameters], tuple[Any, ...]]
     _column_converters: Mapping[int, Convert]
     _make_row: Callable[[Iterable[Any]], Any]
-
-    def build_arguments(self, parameters: Parameters) -> tuple[Any, ...]:
-        if self._defaults:
-            parameters = {**self._defaults, **parameters}
-        arguments = [parameters[name] for name in self._names]
-        for position, convert in self._argument_converters.items():
-            arguments[position] = convert(arguments[position])
-        return tuple(arguments)
 
     def build_rows(self, driver_rows: Iterable[Sequence[Any]]) -> list[Any]:
         """Returns named tuples of the selected columns, with the values of the tables' types."""
@@ -124,12 +116,36 @@ def compile_statement(
     make_row = _build_row_type(tuple(labels)) if labels else tuple
     return CompiledStatement(
         str(compiled),
-        names,
-        defaults,
-        argument_converters,
+        _compile_argument_function(names, defaults, argument_converters),
         column_converters,
         make_row,
     )
+
+
+def _compile_argument_function(
+    names: Sequence[str], defaults: Parameters, converters: Mapping[int, Convert]
+) -> Callable[[Parameters], tuple[Any, ...]]:
+    """Compiles the selection of arguments to one expression, which is in nearly every request.
+
+    ``defaults`` are the values of the parameters that the caller need not give.
+    """
+    if len(names) > MAX_COMPILED_ARGUMENTS:
+        return lambda parameters: tuple(
+            converters[position](value) if position in converters else value
+            for position, value in enumerate(map({**defaults, **parameters}.__getitem__, names))
+        )
+    items, variables = "", dict[str, Any]()
+    for position, name in enumerate(names):
+        item = f"values[{name!r}]"
+        if name in defaults:
+            item = f"values.get({name!r}, default_{position})"
+            variables[f"default_{position}"] = defaults[name]
+        if position in converters:
+            item = f"convert_{position}({item})"
+            variables[f"convert_{position}"] = converters[position]
+        items += f"{item}, "
+    function: Callable[[Parameters], tuple[Any, ...]] = eval(f"lambda values: ({items})", variables)  # noqa: S307
+    return function
 
 
 @cache

@@ -96,7 +96,7 @@ class SqliteTransaction(Transaction):
     async def execute_all(self, changes: Sequence[Change]) -> Sequence[int]:
         counts, execute = [], self._cursor.execute
         for statement, parameters in changes:
-            compiled = statement.compile_for_dialect("sqlite")
+            compiled = statement.compiled.get("sqlite") or statement.compile_for_dialect("sqlite")
             counts.append(execute(compiled.text, compiled.build_arguments(parameters)).rowcount)
         return counts
 
@@ -179,7 +179,7 @@ class SqliteDatabase(Database):
         return cast("Result", await self._queue_job(body, writes=False))
 
     def fetch_now(self, statement: Statement, parameters: Parameters) -> Sequence[Any] | None:
-        compiled = statement.compile_for_dialect("sqlite")
+        compiled = statement.compiled.get("sqlite") or statement.compile_for_dialect("sqlite")
         arguments = compiled.build_arguments(parameters)
         key = (statement, *arguments)
         try:

@@ -46,7 +46,7 @@ from gateway.upstream.transport import Origin, create_origins
 from mappings.failures import Unknown, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from gateway.config.settings import Settings
 
@@ -223,14 +223,24 @@ class UpstreamClient:
 
     async def _exchange(self, call: _UpstreamCall) -> Reply:
         """Sends a call until it has an answer; raises TimeoutError and ResponseLost."""
-        origin = call.environment.origin
+        origin, fence, body = call.environment.origin, call.fence, call.body
         while True:
             call.has_left, connection = False, None
             try:
                 connection = origin.take_idle_connection() or (
                     await origin.wait_for_connection(call.ends_at)
                 )
-                await self._sign_and_send(call, connection)
+                if fence is not None or len(body) > WINDOW_BYTES:
+                    await self._start_guarded_exchange(call, connection)
+                else:
+                    # Head and body in one write need only one packet, and no task.
+                    data = self._encode_signed_head(call)
+                    if body:
+                        data += body
+                    call.sent_at = time.monotonic()
+                    # Only attempts that reach the network count.
+                    call.has_left, call.attempts = True, call.attempts + 1
+                    await connection.start_exchange(data, call)
                 reply = self._take_reply(call, connection)
                 if not connection.is_complete or b"content-encoding" in connection.fields:
                     reply.body = await self._read_unusual_body(connection, reply)
@@ -263,32 +273,46 @@ class UpstreamClient:
             call.form, call.has_other_form = form, True
         return True
 
-    async def _sign_and_send(self, call: _UpstreamCall, connection: UpstreamConnection) -> None:
-        """Signs and sends a call, if its fence confirms it, and waits for the response."""
+    def _start_guarded_exchange(
+        self, call: _UpstreamCall, connection: UpstreamConnection
+    ) -> Awaitable[None]:
+        """Signs a call that has a fence or a long body, and sends it at most once."""
         fence, body = call.fence, call.body
-        # After a suspend that stopped all clocks, the skew is the first sign that another process
-        # may own the write by now.
-        is_doubtful = call.has_other_correction
-        while True:
-            if fence is not None and (is_doubtful or not fence.is_fence_recent):
-                async with asyncio.timeout_at(call.ends_at):
+        if fence is None or len(body) > WINDOW_BYTES or call.has_other_correction:
+            return self._start_unusual_exchange(call, connection)
+        head = self._encode_signed_head(call)
+        call.sent_at = time.monotonic()
+        # The process may be suspended at any point. A pause before the timestamp is made is
+        # detected here; after a long pause later, the service refuses the timestamp.
+        if not fence.is_fence_recent:
+            return self._start_unusual_exchange(call, connection)
+        connection.check_usable()
+        call.has_left, call.attempts = True, call.attempts + 1
+        return connection.start_exchange(head + body, call)
+
+    async def _start_unusual_exchange(
+        self, call: _UpstreamCall, connection: UpstreamConnection
+    ) -> None:
+        """Exchanges a call with a long body, or one whose fence must be verified first."""
+        fence, body = call.fence, call.body
+        async with asyncio.timeout_at(call.ends_at):
+            # After a suspend that stopped all clocks, the skew is the first sign that another
+            # process may own the write by now.
+            is_doubtful = call.has_other_correction
+            while True:
+                if fence is not None and (is_doubtful or not fence.is_fence_recent):
                     await fence.verify_fence()
-                is_doubtful = False
-            if len(body) <= LARGE_BODY_BYTES:
-                head = self._encode_signed_head(call)
-            else:
-                async with asyncio.timeout_at(call.ends_at):
+                    is_doubtful = False
+                if len(body) <= LARGE_BODY_BYTES:
+                    head = self._encode_signed_head(call)
+                else:
                     head = await asyncio.to_thread(self._encode_signed_head, call)
-            call.sent_at = time.monotonic()
-            # The process may be suspended at any point. A pause before the timestamp is made is
-            # detected here; after a long pause later, the service refuses the timestamp.
-            if fence is None or fence.is_fence_recent:
-                break
+                call.sent_at = time.monotonic()
+                if fence is None or fence.is_fence_recent:
+                    break
         connection.check_usable()  # it may have been closed meanwhile
-        # Only attempts that reach the network count.
         call.has_left, call.attempts = True, call.attempts + 1
         if len(body) <= WINDOW_BYTES:
-            # Head and body in one write need only one packet, and no task.
             await connection.start_exchange(head + body, call)
         else:
             response = connection.start_exchange(head, call)
