@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import codecs
 import io
+import math
 import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
 from email.message import Message
 from urllib.parse import parse_qsl
 
@@ -102,7 +102,7 @@ def check_content_length(request: HttpRequest, max_bytes: int) -> None:
 
 
 async def read_whole_body(
-    request: HttpRequest, max_bytes: int, slot: AdmissionSlot, pace: BodyPace
+    request: HttpRequest, max_bytes: int, slot: AdmissionSlot, bytes_per_second: int
 ) -> bytes:
     """Reads the raw body; raises BodyTooLarge, and Invalid if it is incomplete.
 
@@ -118,7 +118,7 @@ async def read_whole_body(
         slot.reserve_bytes(arrived.unread_bytes)
         return arrived.take_available()
     body = io.BytesIO()
-    async for part in iter_body_chunks(request, max_bytes, slot, pace):
+    async for part in iter_body_chunks(request, max_bytes, slot, bytes_per_second):
         # ``BytesIO`` returns its buffer without a copy; joining a list of parts would need one.
         body.write(part)
     return body.getvalue()
@@ -201,29 +201,14 @@ BODY_SECONDS = 8.0
 """Timeout of the next part of a body."""
 
 
-@dataclass(frozen=True, slots=True)
-class BodyPace:
-    """The minimum rate of a body.
+async def iter_body_chunks(
+    request: HttpRequest, max_bytes: int, slot: AdmissionSlot, bytes_per_second: int
+) -> AsyncIterator[bytes]:
+    """Yields the raw body as it arrives; raises BodyTooLarge, and Invalid if it is incomplete.
 
     Some bytes must arrive within each ``BODY_SECONDS``, and after the first ``BODY_SECONDS`` at least
     ``bytes_per_second`` on average (0 is no minimum).
     """
-
-    bytes_per_second: int
-
-    def compute_wait_seconds(self, elapsed: float, size: int) -> float:
-        """Returns the seconds that the next chunk may take; 0 or less if it is already late."""
-        if not self.bytes_per_second:
-            return BODY_SECONDS
-        # Otherwise a client could hold a slot for hours with one byte at a time.
-        due = BODY_SECONDS + size / self.bytes_per_second
-        return min(BODY_SECONDS, due - elapsed)
-
-
-async def iter_body_chunks(
-    request: HttpRequest, max_bytes: int, slot: AdmissionSlot, pace: BodyPace
-) -> AsyncIterator[bytes]:
-    """Yields the raw body as it arrives; raises BodyTooLarge, and Invalid if it is incomplete."""
     reserved_bytes = request.content_length or 0
     # The declared length is reserved at once, so that concurrent uploads cannot exceed the memory.
     slot.reserve_bytes(reserved_bytes)
@@ -235,11 +220,12 @@ async def iter_body_chunks(
         with suppress(ConnectionError):
             request.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     loop = asyncio.get_running_loop()
-    start_time, size = loop.time(), 0
-    while part := await _read_chunk(
-        request, pace.compute_wait_seconds(loop.time() - start_time, size)
-    ):
+    start_time, size, due_at = loop.time(), 0, math.inf
+    while part := await _read_chunk(request, min(BODY_SECONDS, due_at - loop.time())):
         size += len(part)
+        # Otherwise a client could hold a slot for hours with one byte at a time.
+        if bytes_per_second:
+            due_at = start_time + BODY_SECONDS + size / bytes_per_second
         if size > max_bytes:
             raise BodyTooLarge
         # Without a declared length (chunked), memory is reserved as the body arrives.

@@ -23,7 +23,7 @@ from gateway.compare import endpoints
 from gateway.config.settings import Settings
 from gateway.http import request_reader, responses
 from gateway.http.request import HttpRequest
-from gateway.http.request_reader import BodyPace, generate_hex_id
+from gateway.http.request_reader import generate_hex_id
 from gateway.http.responses import HttpResponse, LegacyResponse, PassedResponse
 from gateway.legacy_api import request_log
 from gateway.legacy_api.authentication import CallerAuthenticator
@@ -92,7 +92,7 @@ class LegacyHandler:
         self._forwarding = forwarding
         self._shadow_traffic = shadow_traffic
         self._load = load
-        self._pace = BodyPace(settings.load.body_bytes_per_second)
+        self._body_bytes_per_second = settings.load.body_bytes_per_second
         self._deprecation = DeprecationNotice(settings.deprecation, settings.environments)
         self._clock = clock
         self._routes = Routes(settings.vocabulary.build_vocabulary())
@@ -214,7 +214,7 @@ class LegacyHandler:
         parsed_body = NO_PARSED_BODY
         if operation.body_shape is not None:
             body = await request_reader.read_whole_body(
-                request, self._max_body_bytes, slot, self._pace
+                request, self._max_body_bytes, slot, self._body_bytes_per_second
             )
             # Before the slot is acquired: an invalid body must not take a place from others.
             parsed_body = await self._codec.decode_and_validate_body(request, context, body)
@@ -257,7 +257,7 @@ class LegacyHandler:
         # The body of a read is ignored, and never forwarded (contract, section 2).
         if not request.is_read_with_body:
             body = await request_reader.read_whole_body(
-                request, self._max_body_bytes, slot, self._pace
+                request, self._max_body_bytes, slot, self._body_bytes_per_second
             )
         inbound = await self._build_inbound_request(request, context, ids, body)
         await slot.acquire(inbound.caller.key.tenant_name)

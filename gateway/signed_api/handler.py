@@ -29,7 +29,6 @@ from gateway.http.client_address import (
 from gateway.http.delivery import is_client_disconnected
 from gateway.http.request import HttpRequest
 from gateway.http.request_paths import PathTemplates, is_forwardable
-from gateway.http.request_reader import BodyPace
 from gateway.http.responses import HttpResponse, LegacyResponse
 from gateway.observability import access_log, logs, metrics, traces
 from gateway.payloads import json_codec
@@ -124,7 +123,7 @@ class SignedHandler:
         load: LoadShedder,
     ) -> None:
         self._load = load
-        self._pace = BodyPace(settings.load.body_bytes_per_second)
+        self._body_bytes_per_second = settings.load.body_bytes_per_second
         self._usage = usage
         self._sender_authenticator = sender_authenticator
         self._passthrough = passthrough
@@ -266,7 +265,7 @@ class SignedHandler:
         spool = Spool()
         try:
             async for part in request_reader.iter_body_chunks(
-                request, self._max_body_bytes, slot, self._pace
+                request, self._max_body_bytes, slot, self._body_bytes_per_second
             ):
                 # Verified while it arrives, so that the body is not read twice.
                 verifier.update(part)

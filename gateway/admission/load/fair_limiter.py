@@ -151,12 +151,6 @@ class FairLimiter:
         if not queue:
             del self._queues[waiter.merchant]
 
-    def _start_running(self, waiter: Waiter) -> None:
-        self.running_count += 1
-        running_here = self._running_by_merchant.get(waiter.merchant, 0)
-        self._running_by_merchant[waiter.merchant] = running_here + 1
-        waiter.change_state(RUNNING)
-
     def _start_waiters(self) -> None:
         while merchants := [merchant for merchant in self._queues if self._can_run(merchant)]:
             # Sorted by running requests first, or a merchant with a long queue would get most
@@ -170,4 +164,5 @@ class FairLimiter:
             )
             waiter = self._queues[next_merchant][0]
             self._remove_from_queue(waiter)
-            self._start_running(waiter)
+            self.try_start(next_merchant)
+            waiter.change_state(RUNNING)
