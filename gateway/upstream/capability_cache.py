@@ -6,9 +6,13 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+import structlog
+
 from gateway.storage import ObjectStateStore
 from gateway.storage.change_poller import ChangeCounts
 from gateway.storage.object_state import CAPABILITY_CHANGES as CHANGES
+
+log = structlog.get_logger()
 
 
 class CapabilityCache:
@@ -34,14 +38,16 @@ class CapabilityCache:
         return self._found_at.get((environment, name))
 
     async def put(self, environment: str, name: str, value: Any) -> None:
-        """Stores a value; if that raises StoreUnavailable, this process uses the value anyway."""
-        # Stored in memory first, because the caller uses the value even if the database is
-        # unavailable.
+        """Stores a value; if the database is unavailable, only this process uses it."""
         self._values[environment, name] = value
         # The stored time follows when the change poller sees the change.
         self._found_at.pop((environment, name), None)
         if self._object_state is not None:
-            await self._object_state.save_capability(environment, name, value)
+            try:
+                await self._object_state.save_capability(environment, name, value)
+            except Exception as error:  # noqa: BLE001 - the client's answer matters more than this
+                error_type = {"error.type": type(error).__name__}
+                log.warning("capability_not_saved", name=name, **error_type)
 
     async def reload_if_changed(self, counts: ChangeCounts) -> None:
         """Listens to the change poller; raises StoreUnavailable."""

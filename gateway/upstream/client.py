@@ -142,7 +142,7 @@ class UpstreamClient:
             self._environments[name] = _Environment(
                 name, origin, breakers.find_breaker(name), clock.find_skew(name), common_headers
             )
-        self.signed_target = SignedTargetForms(upstream, self.origins, capabilities)
+        self.signed_target = SignedTargetForms(upstream, capabilities)
 
     async def send(
         self,

@@ -185,10 +185,7 @@ class OptionalEndpoints:
                 retry_after_seconds=finding["seconds"],
                 reason="the service refused it twice as an unknown path; documented calls are used instead",
             )
-        try:
-            await self._capabilities.put(environment, name, finding)
-        except Exception as error:  # noqa: BLE001 - the client's answer matters more than this
-            log.warning("capability_not_saved", name=name, **{"error.type": type(error).__name__})
+        await self._capabilities.put(environment, name, finding)
 
 
 def compute_missing_until(finding: Mapping[str, Any] | None) -> float:

@@ -90,7 +90,6 @@ class PassthroughResponse:
         self._method = request.method
         self._deadline = attempt
         self._peeked_chunks: list[bytes] = []
-        self._truncation: ResponseLost | None = None
 
     @property
     def has_detectable_end(self) -> bool:
@@ -105,22 +104,16 @@ class PassthroughResponse:
         Returns None if the body is longer; raises ResponseLost if it is truncated.
         """
         size = 0
-        try:
-            async for part in self._iter_received_chunks():
-                self._peeked_chunks.append(part)
-                if (size := size + len(part)) > MAX_PEEKED_BYTES:
-                    return None
-        except ResponseLost as lost:
-            self._truncation = lost
-            raise
+        async for part in self._iter_received_chunks():
+            self._peeked_chunks.append(part)
+            if (size := size + len(part)) > MAX_PEEKED_BYTES:
+                return None
         return b"".join(self._peeked_chunks)
 
     async def iter_chunks(self) -> AsyncGenerator[bytes]:
         """Yields the raw body while it arrives; raises ResponseLost if it is truncated."""
         for part in self._peeked_chunks:
             yield part
-        if self._truncation is not None:
-            raise self._truncation
         async for part in self._iter_received_chunks():
             yield part
 

@@ -8,37 +8,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import structlog
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from gateway.auth.signing import SignedTargetForm
     from gateway.config.settings import Upstream
     from gateway.upstream.capability_cache import CapabilityCache
 
 CAPABILITY_NAME = "signed_target"
 
-log = structlog.get_logger()
-
 
 class SignedTargetForms:
-    def __init__(
-        self, settings: Upstream, environments: Iterable[str], capabilities: CapabilityCache
-    ) -> None:
+    def __init__(self, settings: Upstream, capabilities: CapabilityCache) -> None:
         self._setting = settings.signed_target
         self._capabilities = capabilities
-        self._form_by_environment: dict[str, SignedTargetForm] = {}
-        for environment in environments:
-            form = capabilities.get(environment, CAPABILITY_NAME)
-            if form in ("path", "path-and-query"):
-                self._form_by_environment[environment] = form
 
     def find_form(self, environment: str) -> SignedTargetForm | None:
         """Returns the configured or remembered form; None if neither is known."""
-        return (
-            self._form_by_environment.get(environment) if self._setting == "auto" else self._setting
-        )
+        if self._setting == "auto":
+            return self._capabilities.get(environment, CAPABILITY_NAME)
+        return self._setting
 
     def select_form(self, environment: str) -> SignedTargetForm:
         return self.find_form(environment) or "path"
@@ -59,10 +46,4 @@ class SignedTargetForms:
         # Without a query, both forms are equal.
         if "?" not in target or self.find_form(environment):
             return
-        self._form_by_environment[environment] = form
-        try:
-            await self._capabilities.put(environment, CAPABILITY_NAME, form)
-        except Exception as error:  # noqa: BLE001 - the client's answer matters more than this
-            log.warning(
-                "capability_not_saved", name=CAPABILITY_NAME, **{"error.type": type(error).__name__}
-            )
+        await self._capabilities.put(environment, CAPABILITY_NAME, form)

@@ -17,6 +17,7 @@ from gateway.auth.signing import Credentials, compute_signature
 from gateway.config.settings import Settings
 from gateway.payloads.json_codec import LARGE_BYTES
 from gateway.upstream import client
+from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.client import UpstreamClient, open_upstream_client
 from gateway.upstream.clock import ServiceClock
 from mappings.failures import Unknown, Unreachable
@@ -856,12 +857,13 @@ async def test_wrong_credentials_are_tried_in_both_scopes_and_logged_without_sec
 
 
 async def test_answer_is_returned_if_learned_scope_cannot_be_saved():
-    class UnwritableLearnedStore(FakeLearnedStore):
-        async def put(self, environment: str, name: str, value) -> None:
+    class UnwritableObjectState:
+        async def save_capability(self, environment: str, name: str, value) -> None:
             raise OSError("disk full")
 
+    capabilities = CapabilityCache(UnwritableObjectState())
     async with open_upstream_and_server(
-        check_signature(over_query=True), capabilities=UnwritableLearnedStore()
+        check_signature(over_query=True), capabilities=capabilities
     ) as (
         _,
         upstream,
