@@ -15,6 +15,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
+from cachetools import TTLCache
+
 from gateway.auth.key_rows import (
     CHANGES,
     decrypt_credentials,
@@ -27,7 +29,6 @@ from gateway.auth.single_flight import SingleFlight
 from gateway.http.client_address import Address, Network, is_address_allowed, parse_networks
 from gateway.storage import StoreUnavailable
 from gateway.storage.tenants import Tenant
-from gateway.storage.ttl_cache import TtlCache
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -99,7 +100,7 @@ class ApiKeyStore:
         # changed ones.
         self._known: OrderedDict[str, ApiKey] = OrderedDict()
         """The least recently used first."""
-        self._unknown: TtlCache[str, bool] = TtlCache(
+        self._unknown: TTLCache[str, bool] = TTLCache(
             _MAX_UNKNOWN_KEYS, _UNKNOWN_TTL_SECONDS, clock
         )
         self._lookups: SingleFlight[ApiKey | None] = SingleFlight()
@@ -156,7 +157,7 @@ class ApiKeyStore:
             return None
         if key := self.find_cached_key(digest):
             return key
-        if self.is_fresh and self._unknown.get(digest):
+        if self.is_fresh and digest in self._unknown:
             return None
         # Clients open many connections at once after a restart; their key is loaded only once.
         return await self._lookups.run(digest, lambda: self._load_key(digest, api_key))
@@ -224,7 +225,7 @@ class ApiKeyStore:
             if len(self._known) > _MAX_KNOWN_KEYS:
                 self._known.popitem(last=False)
         else:
-            self._unknown.put(digest, True)
+            self._unknown[digest] = True
         return key
 
     def _build_key(self, row: AnyRow) -> ApiKey:

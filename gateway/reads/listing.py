@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from cachetools import TTLCache
 from msgspec import structs
 
 from gateway.payloads.worker_thread import run_in_thread_if
@@ -23,7 +24,6 @@ from gateway.reads.recipient_cache.scan import (
     parse_page,
 )
 from gateway.storage.tenants import Tenant
-from gateway.storage.ttl_cache import TtlCache
 from mappings.effects import Call, ListPage, ListQuery
 from mappings.failures import Refused
 from mappings.paging import Page
@@ -47,22 +47,21 @@ class ListReader:
         self._caches = caches
         self._load_aliases = load_aliases
         # Whether the service lists rows that clients must not see, as far as its lists have shown.
-        self._lists_hidden: TtlCache[tuple[Tenant, str], bool] = TtlCache(10_000, DAY_SECONDS)
+        self._lists_hidden: TTLCache[tuple[Tenant, str], bool] = TTLCache(10_000, DAY_SECONDS)
 
     async def query(
         self, question: ListQuery, call_service: CallService, tenant: Tenant
     ) -> ListPage:
         """Returns the page of rows that a query asks for; raises the errors of a call."""
         cache_key = (tenant, question.path)
-        if (may_have_hidden := self._lists_hidden.get(cache_key)) is None:
-            may_have_hidden = bool(question.excluded_ids)
+        may_have_hidden = self._lists_hidden.get(cache_key, bool(question.excluded_ids))
         if question.native_query is not None and not may_have_hidden:
             result = await _query_service(question, question.native_query, call_service)
             if result and not any(map(question.is_hidden, result.rows)):
                 return result
             # The service's totals count the hidden rows, so its page cannot be used.
             if result:
-                self._lists_hidden.put(cache_key, True)
+                self._lists_hidden[cache_key] = True
         try:
             rows = await self._load_rows(question, call_service, tenant)
         except Refused as error:
@@ -76,7 +75,7 @@ class ListReader:
         page, has_hidden = await run_in_thread_if(is_cached, _select_page, sorted_question, rows)
         # A filtered list proves only that there are some; a whole list also that there are none.
         if has_hidden or (question.excluded_ids and (is_cached or not question.prefilter)):
-            self._lists_hidden.put(cache_key, has_hidden)
+            self._lists_hidden[cache_key] = has_hidden
         return page
 
     async def _load_rows(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 
+from cachetools import TTLCache
+
 from gateway.storage.tenants import Tenant
-from gateway.storage.ttl_cache import TtlCache
 from mappings.effects import JSON, Call
 
 MAX_PAGE_AGE_SECONDS = 2.0
@@ -23,7 +24,7 @@ class RecentPages:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._pages: TtlCache[_CacheKey, tuple[float, JSON]] = TtlCache(
+        self._pages: TTLCache[_CacheKey, tuple[float, JSON]] = TTLCache(
             _MAX_PAGES, MAX_PAGE_AGE_SECONDS, monotonic
         )
 
@@ -36,10 +37,10 @@ class RecentPages:
     ) -> JSON:
         """Returns the answer to a call that was sent at most ``max_age_seconds`` ago."""
         key, now = (tenant, call.path, tuple(sorted(call.query.items()))), self._monotonic()
-        sent_at, body = self._pages.get(key) or (-math.inf, None)
+        sent_at, body = self._pages.get(key, (-math.inf, None))
         if now - sent_at > max_age_seconds:
             body = await send()
             # The next reading may find an answer that can be read.
             if isinstance(body.get("batches"), list):
-                self._pages.put(key, (now, body))
+                self._pages[key] = now, body
         return body

@@ -9,10 +9,12 @@ active key admits it, the highest limit applies, and the credentials are revoked
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
+
+from cachetools import LRUCache, TTLCache
 
 from gateway.auth.key_rows import AnyRow, decrypt_credentials, fetch_keys_with_access_key_and_count
 from gateway.auth.keys import ApiKeyStore
@@ -20,7 +22,6 @@ from gateway.auth.signing import Credentials
 from gateway.auth.single_flight import SingleFlight
 from gateway.http.client_address import Address, Network, is_address_allowed, parse_networks
 from gateway.storage import Store, Tenant
-from gateway.storage.ttl_cache import TtlCache
 
 _MAX_KNOWN_KEYS = 10_000
 _MAX_UNKNOWN_KEYS = 10_000
@@ -59,8 +60,8 @@ class SignerStore:
     def __init__(self, store: Store, key_store: ApiKeyStore) -> None:
         self._store = store
         self._key_store = key_store
-        self._known: OrderedDict[str, tuple[Signer, ...]] = OrderedDict()
-        self._unknown: TtlCache[str, bool] = TtlCache(_MAX_UNKNOWN_KEYS, _UNKNOWN_TTL_SECONDS)
+        self._known: LRUCache[str, tuple[Signer, ...]] = LRUCache(_MAX_KNOWN_KEYS)
+        self._unknown: TTLCache[str, bool] = TTLCache(_MAX_UNKNOWN_KEYS, _UNKNOWN_TTL_SECONDS)
         self._lookups: SingleFlight[tuple[Signer, ...]] = SingleFlight()
         key_store.add_key_change_listener(self._invalidate)
 
@@ -78,7 +79,7 @@ class SignerStore:
         if self._key_store.is_fresh:
             if signers := self._known.get(access_key):
                 return signers
-            if self._unknown.get(access_key):
+            if access_key in self._unknown:
                 return ()
         return await self._lookups.run(access_key, lambda: self._load_signers(access_key))
 
@@ -92,11 +93,9 @@ class SignerStore:
             return signers
         if signers:
             self._known[access_key] = signers
-            if len(self._known) > _MAX_KNOWN_KEYS:
-                self._known.popitem(last=False)
         else:
             # Cached briefly, so that a flood of unknown keys does not become a flood of queries.
-            self._unknown.put(access_key, True)
+            self._unknown[access_key] = True
         return signers
 
     def _build_signers(self, rows: Sequence[AnyRow]) -> tuple[Signer, ...]:

@@ -217,7 +217,7 @@ async def test_key_cache_holds_and_shows_no_plain_key(store: Store) -> None:
     async with ApiKeyStore(store) as keyring:
         await keyring.find_active_key(API_KEY)
         await keyring.find_active_key("guess")
-        cache_text = repr([*keyring._known.items(), *keyring._unknown._entries.items(), keyring])
+        cache_text = repr([*keyring._known.items(), *keyring._unknown.items(), keyring])
     for secret in (API_KEY, "guess", "secret-of-acme"):
         assert secret not in cache_text
 
