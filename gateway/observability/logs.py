@@ -39,7 +39,7 @@ def configure_logging(
 
     global _json_stream, _common_members, _min_level  # noqa: PLW0603 - one configuration a process, as structlog's
     _min_level = logging.getLevelNamesMapping()[level.upper()]
-    _json_stream = None if is_text else _LossyStream(sys.stderr.buffer)
+    _json_stream = None if is_text else sys.stderr.buffer
     _common_members = f",{encode_members(common_fields)}" if common_fields else ""
     # Each line is one write, so that the lines of several workers are not mixed.
     renderer: Any
@@ -49,7 +49,7 @@ def configure_logging(
         logger_factory = structlog.WriteLoggerFactory(cast("Any", _LossyStream(sys.stderr)))
     else:
         renderer = _render_json
-        logger_factory = structlog.BytesLoggerFactory(cast("Any", _json_stream))
+        logger_factory = structlog.BytesLoggerFactory(cast("Any", _LossyStream(sys.stderr.buffer)))
     structlog.configure(
         processors=[add_common_fields, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(_min_level),
@@ -65,7 +65,7 @@ def configure_logging(
     threading.excepthook = lambda hook: log_crash(hook.exc_value)
 
 
-_json_stream: _LossyStream[bytes] | None = None
+_json_stream: IO[bytes] | None = None
 _common_members = ""
 _min_level = logging.NOTSET
 
@@ -90,8 +90,11 @@ def write_request_line(members: str, at: float, *, is_error: bool) -> None:
             f'{{{members},"event":"request","level":"{level}"'
             f',"timestamp":"{_format_time(at)}"{_common_members}}}\n'
         )
-        _json_stream.write(line.encode())
-        _json_stream.flush()
+        try:
+            _json_stream.write(line.encode())
+            _json_stream.flush()
+        except OSError:
+            pass  # as for _LossyStream
 
 
 _formatted_second: tuple[int, str] = (0, "")
