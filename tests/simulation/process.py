@@ -29,6 +29,7 @@ class Process:
 
     def __init__(self, rng: random.Random) -> None:
         self.random_source = rng
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.is_dead = False
         self.steps = 0
         self.dies_at: int | None = None
@@ -41,7 +42,9 @@ class Process:
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
+        # Always that of the simulation: transactions on PostgreSQL run in another thread's loop.
+        self._loop = self._loop or asyncio.get_running_loop()
+        return self._loop.time()
 
     def wall(self) -> float:
         return EPOCH + self.monotonic() + self.clock_offset_seconds
