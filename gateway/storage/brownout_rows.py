@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, bindparam, insert, select, update
+from sqlalchemy import ColumnElement, and_, insert, select, update
 
 from gateway.storage.audit_log import record_audit_event
 from gateway.storage.change_poller import increment_change_count
 from gateway.storage.database import Transaction
-from gateway.storage.sql import Statement
 from gateway.storage.store import Store
 from gateway.storage.tables import brownouts
 from gateway.storage.tenants import Tenant
@@ -76,20 +75,17 @@ async def list_brownouts(store: Store) -> list[Brownout]:
 
 async def list_planned_and_active_brownouts(store: Store, now: datetime) -> list[Brownout]:
     """Lists the brownouts that have not ended."""
-    rows = await store.read(lambda tx: tx.fetch(_SELECT_OPEN, {"now": now}))
-    return [_parse_brownout(row) for row in rows]
+    query = select(brownouts).where(_build_open_condition(now))
+    return [_parse_brownout(row) for row in await store.read(lambda tx: tx.fetch(query))]
 
 
-_SELECT_OPEN = Statement(
-    lambda _kind: select(brownouts).where(
-        brownouts.c.ends_at > bindparam("now"), brownouts.c.ended.is_(False)
-    )
-)
+def _build_open_condition(now: datetime) -> ColumnElement[bool]:
+    return and_(brownouts.c.ends_at > now, brownouts.c.ended.is_(False))
 
 
 async def end_brownouts(store: Store, now: datetime, id_: str | None = None) -> int:
     """Ends one brownout, or all that have not ended; returns how many."""
-    is_open = and_(brownouts.c.ends_at > now, brownouts.c.ended.is_(False))
+    is_open = _build_open_condition(now)
     if id_ is not None:
         is_open = and_(is_open, brownouts.c.id == id_)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import partial
@@ -107,7 +107,7 @@ class ObjectStateStore:
         if step.id is not None:
             return self.load(tenant, step.kind, step.id)
         if step.kind == "legacy id":
-            return self.load_legacy_ids(tenant, step.ids or ())
+            return load_legacy_ids(self._store, tenant, step.ids or ())
         if step.kind == "abandoned":
             return self.load_superseded_batch_aliases(tenant)
         if step.kind == "changed":
@@ -169,10 +169,6 @@ class ObjectStateStore:
         row = {**owner._asdict(), "object_id": id_, "since": since}
         rows = await self._store.read(lambda tx: tx.fetch(SELECT_CHANGES_SINCE, row), is_brief=True)
         return {row.path: [row.object_id, row.recorded_at.isoformat()] for row in rows}
-
-    async def load_legacy_ids(self, owner: Tenant, among: Iterable[str]) -> dict[str, str]:
-        """Loads legacy ids by current id, for the objects that have one."""
-        return await load_legacy_ids(self._store, owner, among)
 
     async def compare_and_set(
         self,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import repeat
 from operator import sub
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import delete, func, or_, select
 
@@ -141,27 +141,20 @@ def compute_span_start(moment: datetime, span: timedelta) -> datetime:
     return datetime.fromtimestamp(moment.timestamp() // seconds * seconds, UTC)
 
 
-class UsageCounter:
-    """Counts requests; an async context manager that writes the counts about once a second.
+class UsageCounter(PeriodicTask):
+    """Counts requests; while entered with ``async with``, writes the counts about once a second.
 
     After a clean stop the counts are exact. A killed process loses at most one second of them.
     """
 
     def __init__(self, store: Store, wall: Callable[[], float]) -> None:
+        super().__init__("usage_write", WRITE_INTERVAL_SECONDS, self._write_counts)
         self._store = store
         self.wall = wall
         """The clock of the records."""
         self.pending_requests: list[RequestRecord] = []
         self._counts: dict[CountKey, RequestCounts] = {}
         """Counts that could not be written."""
-        self._write_task = PeriodicTask("usage_write", WRITE_INTERVAL_SECONDS, self._write_counts)
-
-    async def __aenter__(self) -> Self:
-        await self._write_task.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._write_task.__aexit__()
 
     async def _write_counts(self) -> None:
         """Writes the counts; if that fails, they are written next time."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select, text
 
+from gateway.storage.id_rows import load_legacy_ids
 from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.state_tables import IS_SUPERSEDED, id_redirects
 from gateway.storage.tables import UNSEEN_BATCH_CONDITION, operations, upstream_writes
@@ -64,7 +65,7 @@ async def list_superseded_batches(store: Store) -> list[SupersededBatch]:
     marks = await _load_superseded_times_by_batch(store)
     for tenant in sorted({tenant for tenant, _upstream in marks}):
         batches = await object_state.load_facts_by_id(tenant, "batch")
-        legacy_ids = await object_state.load_legacy_ids(tenant, batches)
+        legacy_ids = await load_legacy_ids(store, tenant, batches)
         batch_ids_by_upstream_id = {
             upstream_id: id_
             for id_, facts in batches.items()

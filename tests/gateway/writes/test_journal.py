@@ -19,7 +19,7 @@ from gateway.upstream.clock import ServiceClock
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from mappings import OPERATIONS
-from mappings.effects import Call, CompareAndSet, Confirmed, Request
+from mappings.effects import Call, CompareAndSet, Confirmed, LoadFacts, Request
 from mappings.failures import Conflict, Unknown
 from tests.running_gateway import build_settings
 from tests.simulation.assembly import API_KEY
@@ -116,9 +116,10 @@ async def test_object_state_of_a_write_is_committed_with_next_step(
     execution.new_aliases["R-1111111111111111"] = "R-1"
     await execution.finish()
     assert await object_states.load(API_KEY.tenant, "recipient", "R-1") == STATUS_RECORD.facts
-    assert await object_states.load_legacy_ids(API_KEY.tenant, ["R-1"]) == {
-        "R-1": "R-1111111111111111"
-    }
+    legacy_ids = await object_states.load_facts(
+        API_KEY.tenant, LoadFacts("legacy id", ids=("R-1",))
+    )
+    assert legacy_ids == {"R-1": "R-1111111111111111"}
 
 
 @dataclass
