@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -168,9 +168,7 @@ async def open_flow_runtime(
 ) -> FlowRuntime:
     """Creates the parts that execute operations; the reconciler is not started yet."""
     store, object_states = backends.store, backends.object_states
-    recipient_caches = await stack.enter_async_context(
-        _open_recipient_caches(settings, store, backends.change_poller)
-    )
+    recipient_caches = _create_recipient_caches(stack, settings, store, backends.change_poller)
     journal = Journal(
         store,
         object_states,
@@ -293,21 +291,17 @@ async def open_signed_handler(
     )
 
 
-@asynccontextmanager
-async def _open_recipient_caches(
-    settings: Settings, store: Store, change_poller: ChangePoller
-) -> AsyncIterator[RecipientCaches]:
-    is_single_process = store.is_of_one_process
+def _create_recipient_caches(
+    stack: AsyncExitStack, settings: Settings, store: Store, change_poller: ChangePoller
+) -> RecipientCaches:
     create_remote_changes = (
         (lambda _owner: list_no_remote_changes)
-        if is_single_process
+        if store.is_of_one_process
         else partial(RemoteChanges, store)
     )
     recipient_caches = RecipientCaches(
         settings.lists, create_remote_changes, wall_clock=lambda: store.clock().timestamp()
     )
     change_poller.add_listener(recipient_caches.drop_expired_and_erased)
-    try:
-        yield recipient_caches
-    finally:
-        await recipient_caches.close()
+    stack.push_async_callback(recipient_caches.close)
+    return recipient_caches

@@ -77,11 +77,6 @@ class RecipientCaches:
         cache = self._caches.get(tenant)
         return cache is not None and cache.is_refresh_recent
 
-    @property
-    def recipient_count(self) -> int:
-        """The number of recipients in all caches."""
-        return sum(len(cache.rows) for cache in self._caches.values())
-
     def calculate_cache_statistics(self, environment: str) -> CacheFigures:
         caches = [
             cache for tenant, cache in self._caches.items() if tenant.environment == environment
