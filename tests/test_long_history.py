@@ -13,7 +13,7 @@ import pytest
 
 from gateway.operator.ledger_reconciliation import open_reconciler
 from gateway.operator.metrics_page import load_state_gauges
-from gateway.storage import ObjectStateStore, Store, Tenant, open_store
+from gateway.storage import ObjectStateStore, Store, Tenant, object_state, open_store
 from gateway.storage.id_rows import save_legacy_ids
 from gateway.storage.state_tables import SELECT_SUPERSEDED
 from gateway.storage.superseded_batches import list_superseded_batches
@@ -67,20 +67,20 @@ async def gateway(tmp_path: Path) -> AsyncIterator[GatewayUnderTest]:
 def read_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of rows that each read of the database returned."""
     counts: list[int] = []
-    real_read, real_legacy_ids = Store.read, ObjectStateStore.load_legacy_ids
+    real_read, real_legacy_ids = Store.read, object_state.load_legacy_ids
 
     async def count_read(store: Store, body: Any, **options: Any) -> Any:
         rows = await real_read(store, body, **options)
         counts.append(len(rows) if isinstance(rows, list | tuple) else 1)
         return rows
 
-    async def count_legacy_ids(object_states: ObjectStateStore, *arguments: Any) -> dict[str, str]:
-        names = await real_legacy_ids(object_states, *arguments)
+    async def count_legacy_ids(*arguments: Any) -> dict[str, str]:
+        names = await real_legacy_ids(*arguments)
         counts.append(len(names))
         return names
 
     monkeypatch.setattr(Store, "read", count_read)
-    monkeypatch.setattr(ObjectStateStore, "load_legacy_ids", count_legacy_ids)
+    monkeypatch.setattr(object_state, "load_legacy_ids", count_legacy_ids)
     return counts
 
 

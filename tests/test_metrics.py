@@ -211,30 +211,17 @@ async def test_compared_reads_are_counted_at_both_services(tmp_path: Path) -> No
         await setup.run_command("modes", "set", "--key", KEY_NAME, "compare", "--yes")
         scrape_before = await scrape_gateway(setup.gateway)
 
-        async def is_asked() -> bool:
+        async def are_both_asked() -> bool:
             await setup.gateway.request("GET", "/v1/profile/balances")
-            scrape = await scrape_gateway(setup.gateway)
+            scrapes = await scrape_gateway(setup.gateway), scrape_before
+            legacy_labels = {"operation": "read_balances", "outcome": "2xx"}
+            # The other service is asked after the response.
             return (
-                measure_increase(
-                    scrape,
-                    scrape_before,
-                    LEGACY_CALLS_METRIC,
-                    operation="read_balances",
-                    outcome="2xx",
-                )
-                > 0
+                measure_increase(*scrapes, LEGACY_CALLS_METRIC, **legacy_labels) > 0
+                and measure_increase(*scrapes, CALLS_METRIC, endpoint="GET /balance") > 0
             )
 
-        await wait_until_async(is_asked)
-        assert (
-            measure_increase(
-                await scrape_gateway(setup.gateway),
-                scrape_before,
-                CALLS_METRIC,
-                endpoint="GET /balance",
-            )
-            > 0
-        )
+        await wait_until_async(are_both_asked)
 
 
 async def test_refusals_are_counted_by_origin(setup: OperatedGateway) -> None:

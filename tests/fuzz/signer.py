@@ -15,7 +15,7 @@ from gateway.auth.signing import (
 )
 from gateway.config.settings import CurrentWords
 from gateway.simulator.errors import ApiError
-from gateway.simulator.signature import authenticate_request, select_signed_target
+from gateway.simulator.signature import MAX_AGE_SECONDS, authenticate_request, select_signed_target
 from gateway.storage.keyed_hmac import KeyedHmac
 from gateway.upstream.client import TARGET_PATTERN
 from tests.fuzz.choices import Choices
@@ -64,7 +64,14 @@ def _is_accepted(
     )
     try:
         authenticate_request(
-            KEYS, Vocabulary(), headers, now=STAMP, method=method, target=signed_target, body=body
+            KEYS,
+            Vocabulary(),
+            headers,
+            now=STAMP,
+            method=method,
+            target=signed_target,
+            body=body,
+            max_age_seconds=MAX_AGE_SECONDS,
         )
     except ApiError:
         return False
