@@ -14,11 +14,7 @@ from mappings.field_types import validate_amount
 from mappings.ids import ID_PATTERN
 from mappings.lazy_sequences import iterate_chunks, map_rows
 from mappings.matching import Entry, Payment
-from mappings.objects import (
-    Facts,
-    choose_legacy_recipient_status,
-    is_deleted_for_clients,
-)
+from mappings.objects import Facts, choose_legacy_recipient_status, is_deleted_for_clients
 
 MAX_ADDRESSES = 1000
 """Maximum number of distinct email addresses in one request's payments; each costs one call."""

@@ -13,11 +13,7 @@ from decimal import Decimal
 from mappings import money
 from mappings.batch_locks import is_batch_unlocked
 from mappings.batch_reads import load_batch
-from mappings.batch_views import (
-    EDITABLE_STATUSES,
-    Batch,
-    derive_batch_status,
-)
+from mappings.batch_views import EDITABLE_STATUSES, Batch, derive_batch_status
 from mappings.effects import JSON, Answer, Call, CompareAndSet, Flow, LoadFacts, SubFlow
 from mappings.failures import Invalid, NoSuchOperation, Refused
 from mappings.ids import needs_alias_id

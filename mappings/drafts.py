@@ -16,10 +16,7 @@ from functools import partial
 from msgspec import structs
 
 from mappings import money, outcome_rules
-from mappings.batch_bodies import (
-    SentPayment,
-    apply_payment_changes,
-)
+from mappings.batch_bodies import SentPayment, apply_payment_changes
 from mappings.batch_locks import (
     ADDS,
     acquire_batch_lock,
@@ -39,10 +36,7 @@ from mappings.batch_reads import (
 )
 from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
 from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Request, SubFlow
-from mappings.errors import (
-    convert_not_found_if_field_named,
-    convert_not_found_to_invalid_field,
-)
+from mappings.errors import convert_not_found_if_field_named, convert_not_found_to_invalid_field
 from mappings.failures import Failure, Halted, Invalid, NoSuchOperation, Problem, Refused
 from mappings.ids import derive_deterministic_id
 from mappings.lazy_sequences import chain_rows, filter_rows, map_rows

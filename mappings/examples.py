@@ -11,15 +11,7 @@ from copy import deepcopy
 from typing import Any
 
 from mappings.current import BANK_TRANSFER, WALLET
-from mappings.effects import (
-    JSON,
-    Call,
-    CompareAndSet,
-    ListPage,
-    ListQuery,
-    Parallel,
-    Step,
-)
+from mappings.effects import JSON, Call, CompareAndSet, ListPage, ListQuery, Parallel, Step
 
 TIMESTAMP = "2026-01-01T00:00:00.000Z"
 

@@ -21,15 +21,7 @@ from mappings.batch_views import BATCH
 from mappings.effects import Operation
 from mappings.errors import REFUSAL_STATUS
 from mappings.fields import FieldTable
-from mappings.objects import (
-    ADDRESS,
-    BANK,
-    COMPLIANCE,
-    PAYMENT,
-    PAYMENT_BATCH,
-    RECIPIENT,
-    WALLET,
-)
+from mappings.objects import ADDRESS, BANK, COMPLIANCE, PAYMENT, PAYMENT_BATCH, RECIPIENT, WALLET
 from mappings.provenance import list_documented_current_calls
 from tests.request_examples import build_request_example
 

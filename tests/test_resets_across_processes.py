@@ -28,11 +28,7 @@ from gateway.writes.instance_leases import LEASE_TTL_SECONDS, REPORT_SECONDS
 from gateway.writes.reconciler import SWEEP_SECONDS
 from mappings.forwarded_writes import LEGACY_MARK, ROUTING_KIND
 from tests.gateway.storage.conftest import database, postgres  # noqa: F401 - fixtures
-from tests.gateway_processes import (
-    GatewayProcess,
-    open_forker,
-    request_gateway,
-)
+from tests.gateway_processes import GatewayProcess, open_forker, request_gateway
 from tests.operator_commands import wait_until_async
 from tests.payouts import WALLET
 from tests.running_gateway import KEY, GatewayResponse, build_settings, import_api_keys

@@ -15,11 +15,7 @@ from sqlalchemy import select, update
 
 from gateway.config.settings import Retention, State
 from gateway.operator.restore_check import is_restored
-from gateway.operator.retention import (
-    MAX_ROWS_PER_TRANSACTION,
-    RetentionTask,
-    delete_expired_data,
-)
+from gateway.operator.retention import MAX_ROWS_PER_TRANSACTION, RetentionTask, delete_expired_data
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.id_rows import load_current_ids_by_legacy_id

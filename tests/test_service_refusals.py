@@ -16,12 +16,7 @@ from tests.legacy_and_current import KEY_NAME, open_gateway_between
 from tests.operator_commands import open_operated_gateway, wait_until_async
 from tests.processes import find_free_port
 from tests.running_gateway import KEY, GatewayUnderTest, open_gateway
-from tests.signed_requests import (
-    RecordedRequest,
-    build_response,
-    open_raw_service,
-    respond_with,
-)
+from tests.signed_requests import RecordedRequest, build_response, open_raw_service, respond_with
 from tests.test_metrics import scrape_gateway
 
 UPSTREAM = {"timeout_seconds": 5, "breaker_failures": 1, "breaker_seconds": 30}

@@ -21,12 +21,7 @@ from tests.gateway.compare.fake_services import open_fake_service as open_servic
 from tests.legacy_and_current import API_KEY, KEY_NAME, GatewayBetween
 from tests.legacy_and_current import open_gateway_between as open_any
 from tests.operator_commands import wait_until_async
-from tests.payouts import (
-    create_batch,
-    create_recipient,
-    load_payment_ids,
-    request_successfully,
-)
+from tests.payouts import create_batch, create_recipient, load_payment_ids, request_successfully
 from tests.test_cutover import run_import
 
 

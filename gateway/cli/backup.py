@@ -9,12 +9,7 @@ import click
 
 from gateway.auth.key_rows import find_single_key, load_listed_keys
 from gateway.cli import CommandError
-from gateway.cli.options import (
-    FILE,
-    config_option,
-    require_confirmation,
-    yes_option,
-)
+from gateway.cli.options import FILE, config_option, require_confirmation, yes_option
 from gateway.cli.output import run_to_completion, run_with_store
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize

@@ -18,10 +18,7 @@ from gateway.cli.options import (
 from gateway.cli.output import run_to_completion, show_progress
 from gateway.config.settings import Settings
 from gateway.operator.ledger_reconciliation import Finding
-from gateway.operator.reconciliation_run import (
-    ReconcileResult,
-    reconcile_and_clear_restored_flag,
-)
+from gateway.operator.reconciliation_run import ReconcileResult, reconcile_and_clear_restored_flag
 
 LOST_DATA_ADVICE = (
     "the gateway does not know what happened after the backup: compare it in the dashboard before "

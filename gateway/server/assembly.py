@@ -28,11 +28,7 @@ from gateway.migration.shadow_traffic import ShadowTraffic
 from gateway.observability.traces import open_tracing
 from gateway.operator.restore_check import RestoreDetector
 from gateway.reads.listing import ListReader
-from gateway.reads.recipient_cache import (
-    RecipientCaches,
-    RemoteChanges,
-    list_no_remote_changes,
-)
+from gateway.reads.recipient_cache import RecipientCaches, RemoteChanges, list_no_remote_changes
 from gateway.server.shutdown import calculate_max_request_seconds
 from gateway.signed_api.handler import SignedHandler
 from gateway.signed_api.senders import SenderAuthenticator

@@ -21,11 +21,7 @@ from multidict import CIMultiDictProxy
 
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
-from gateway.http.decompression import (
-    DecompressedBodyTooLarge,
-    DecompressionError,
-    decompress_body,
-)
+from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
 from gateway.http.request_paths import parse_path_parts
 from gateway.http.responses import LegacyResponse
 from gateway.payloads import json_codec

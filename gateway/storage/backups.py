@@ -21,11 +21,7 @@ from tempfile import TemporaryDirectory
 from gateway.config.settings import State
 from gateway.storage import engine
 from gateway.storage.errors import StoreUnavailable
-from gateway.storage.restore_detection import (
-    NO_MARK,
-    read_high_water_mark_file,
-    set_restored_flag,
-)
+from gateway.storage.restore_detection import NO_MARK, read_high_water_mark_file, set_restored_flag
 from gateway.storage.sqlite_database import is_served
 from gateway.storage.sqlite_driver import sqlite3
 from gateway.storage.store import open_store

@@ -14,11 +14,7 @@ from sqlalchemy import URL, Connection, NullPool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 
 from gateway.storage.database import Database
-from gateway.storage.errors import (
-    StoreUnavailable,
-    find_sqlite_code,
-    translate_database_errors,
-)
+from gateway.storage.errors import StoreUnavailable, find_sqlite_code, translate_database_errors
 from gateway.storage.postgresql_database import PostgresqlDatabase
 from gateway.storage.sqlite_database import BUSY_SECONDS, SqliteDatabase
 from gateway.storage.sqlite_driver import JOURNAL_MODE, sqlite3

@@ -17,11 +17,7 @@ from gateway.storage import operation_statements as statements
 from gateway.storage.audit_log import record_audit_event
 from gateway.storage.database import FEW, Transaction
 from gateway.storage.object_state import ObjectStateStore
-from gateway.storage.operation_records import (
-    OperationRecord,
-    OperatorOutcomes,
-    Write,
-)
+from gateway.storage.operation_records import OperationRecord, OperatorOutcomes, Write
 from gateway.storage.operation_states import (
     ANSWERED,
     CONFIRMED,

@@ -15,14 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
-from gateway.storage.database import (
-    Body,
-    Change,
-    Database,
-    Result,
-    Transaction,
-    UniqueViolation,
-)
+from gateway.storage.database import Body, Change, Database, Result, Transaction, UniqueViolation
 from gateway.storage.errors import (
     DATABASE_ERRORS,
     find_sqlite_code,

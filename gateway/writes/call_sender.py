@@ -27,19 +27,8 @@ from gateway.writes.caller import Caller
 from gateway.writes.operation_execution import OperationExecution
 from mappings import errors
 from mappings.current import BALANCE_PATH, SUMMARY_PATH, Endpoint, find_documented_endpoint
-from mappings.effects import (
-    JSON,
-    Call,
-    Vocabulary,
-)
-from mappings.failures import (
-    CircuitOpen,
-    Failure,
-    Problem,
-    Refused,
-    Unknown,
-    Unreachable,
-)
+from mappings.effects import JSON, Call, Vocabulary
+from mappings.failures import CircuitOpen, Failure, Problem, Refused, Unknown, Unreachable
 from mappings.response_checks import CHECKED_PATHS, has_expected_shape
 from mappings.vocabulary import build_current_translator
 

@@ -11,11 +11,7 @@ import msgspec
 from gateway.auth.keys import ApiKey
 from gateway.upstream.http_connection import Fence
 from gateway.writes.operation_execution import OperationExecution
-from mappings.effects import (
-    JSON,
-    MAX_PARALLEL_CALLS,
-    Call,
-)
+from mappings.effects import JSON, MAX_PARALLEL_CALLS, Call
 from mappings.failures import ClientDisconnected
 
 

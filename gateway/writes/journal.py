@@ -30,12 +30,7 @@ from gateway.writes.delivery import Deliveries
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS
 from gateway.writes.operation_execution import OperationExecution
 from mappings.current import ID_PATTERN
-from mappings.effects import (
-    JSON,
-    Call,
-    Operation,
-    Request,
-)
+from mappings.effects import JSON, Call, Operation, Request
 from mappings.forwarded_writes import FORWARDED_PREFIX
 from mappings.ids import replace_ids
 

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from yarl import URL
 
-from gateway.auth.signing import (
-    Credentials,
-    compute_signature,
-    extract_signed_target,
-)
+from gateway.auth.signing import Credentials, compute_signature, extract_signed_target
 from gateway.config.settings import CurrentWords
 from gateway.simulator.errors import ApiError
 from gateway.simulator.signature import MAX_AGE_SECONDS, authenticate_request, select_signed_target

@@ -5,11 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.auth.signing import (
-    Credentials,
-    compute_signature,
-    extract_signed_target,
-)
+from gateway.auth.signing import Credentials, compute_signature, extract_signed_target
 from gateway.storage.keyed_hmac import KeyedHmac
 
 SIGNATURES = Path(__file__).parents[1] / "signatures"

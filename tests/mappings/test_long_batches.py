@@ -13,10 +13,7 @@ from mappings.batch_bodies import collect_sent_payments
 from mappings.failures import Invalid, Problem, Refused
 from mappings.lazy_sequences import SLICE_SIZE, MappedSequence, SerializedSequence
 from mappings.matching import match_payments_with_entries
-from mappings.payment_bodies import (
-    FieldNames,
-    map_payment_field_names_to_client,
-)
+from mappings.payment_bodies import FieldNames, map_payment_field_names_to_client
 
 PAYMENT_COUNT = 2 * SLICE_SIZE + 30
 

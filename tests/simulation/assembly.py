@@ -25,10 +25,7 @@ from gateway.migration.forwarding import LegacySender
 from gateway.migration.inbound_request import InboundRequest
 from gateway.migration.routing import ServiceRouter
 from gateway.operator import ActionRefused
-from gateway.operator.in_doubt_writes import (
-    load_in_doubt_writes,
-    record_operator_verdict,
-)
+from gateway.operator.in_doubt_writes import load_in_doubt_writes, record_operator_verdict
 from gateway.signed_api.transitions import (
     SignedWrite,
     SignedWriteGuard,

@@ -8,11 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tests.journal_check import UNVERIFIABLE_SUFFIXES
-from tests.simulation.database import (
-    list_open_operations,
-    list_writes,
-    take_forbidden_changes,
-)
+from tests.simulation.database import list_open_operations, list_writes, take_forbidden_changes
 from tests.simulation.network import SIGNED_BY_CLIENT, LegacyNetwork, Network
 from tests.simulation.scenarios import Scenario
 from tests.state import StoredWrite

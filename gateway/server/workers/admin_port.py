@@ -29,11 +29,7 @@ from gateway.admin.port import (
     drop_consequences,
     hide_server_version,
 )
-from gateway.admin.worker_pages import (
-    WorkerPage,
-    fetch_from_each_worker,
-    send_request_to_worker,
-)
+from gateway.admin.worker_pages import WorkerPage, fetch_from_each_worker, send_request_to_worker
 from gateway.observability.metrics import render_metrics
 
 BREAKER_STATES_BY_SEVERITY = ("", "closed", "half_open", "open")

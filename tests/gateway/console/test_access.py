@@ -19,9 +19,7 @@ from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.admin.authentication import create_auth_middleware as admin_door
 from gateway.server.app import run_gateway
 from gateway.server.listener import WorkerPorts
-from gateway.server.workers.admin_port import (
-    create_workers_admin_application,
-)
+from gateway.server.workers.admin_port import create_workers_admin_application
 from gateway.storage import open_store
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.freezes import list_freezes

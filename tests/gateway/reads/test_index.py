@@ -26,9 +26,7 @@ from gateway.observability.metrics import REGISTRY
 from gateway.operator.retention import erase_recipient
 from gateway.payloads import json_codec
 from gateway.reads.listing import ListReader
-from gateway.reads.recipient_cache import (
-    RecipientCaches,
-)
+from gateway.reads.recipient_cache import RecipientCaches
 from gateway.reads.recipient_cache.cache import CHANGE_DELAY_SECONDS
 from gateway.reads.recipient_cache.caches import EVICTABLE_AFTER_SECONDS
 from gateway.reads.recipient_cache.entry import RecipientEntry
