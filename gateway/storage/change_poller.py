@@ -14,13 +14,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from gateway.storage.periodic_tasks import PeriodicTask
-from gateway.storage.sql import Statement
+from gateway.storage.sql import Statement, build_upsert_statement
 from gateway.storage.tables import counters
 
 if TYPE_CHECKING:
-    from types import ModuleType
-    from typing import Any
-
     from gateway.storage.database import Transaction
     from gateway.storage.store import Store
     from gateway.storage.tenants import Tenant
@@ -53,14 +50,7 @@ async def increment_change_count(tx: Transaction, name: str) -> None:
     await tx.execute(_INCREMENT_COUNT, {"name": name, "value": 1})
 
 
-def _build_increment(kind: ModuleType) -> Any:
-    insert = kind.insert(counters)
-    return insert.on_conflict_do_update(
-        index_elements=["name"], set_={"value": counters.c.value + insert.excluded.value}
-    )
-
-
-_INCREMENT_COUNT = Statement(_build_increment, ["name", "value"])
+_INCREMENT_COUNT = build_upsert_statement(counters, summed=("value",))
 
 
 class ChangePoller(PeriodicTask):
