@@ -289,28 +289,24 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
     def record_response(self, call: Call, outcome: step_records.Outcome) -> None:
         """Records the response to the last write."""
         if isinstance(outcome, Refused):
-            self._resolve_write(REFUSED, outcome.status)
+            self.record_write_state(REFUSED, outcome.status)
         elif isinstance(outcome, NoSuchOperation):
-            self._resolve_write(NO_ENDPOINT)
+            self.record_write_state(NO_ENDPOINT)
         elif isinstance(outcome, Failure):
-            self._resolve_write(UNSENT)
+            self.record_write_state(UNSENT)
         else:
             object_id = step_records.find_created_id_in_result(call, outcome)
-            self._resolve_write(ANSWERED, object_id=object_id)
+            self.record_write_state(ANSWERED, object_id=object_id)
         self._append_changing_step(call, outcome)
-
-    def record_write_state(self, state: str, status: int | None = None) -> None:
-        """Records the state of the last write; its step is open, and a replay continues with it."""
-        self._resolve_write(state, status)
 
     async def record_reconciled_outcome(self, call: Call, outcome: Confirmed | Absent) -> None:
         """Records the outcome of a write without a response, and saves it for others to see."""
         write, change_end = self.writes[self._position], self._unsaved_change_end
         if isinstance(outcome, Confirmed):
-            self._resolve_write(CONFIRMED, object_id=outcome.object_id)
+            self.record_write_state(CONFIRMED, object_id=outcome.object_id)
             self._append_changing_step(call, outcome.body)
         else:
-            self._resolve_write(MAY_EXIST if isinstance(outcome, MayExist) else ABSENT)
+            self.record_write_state(MAY_EXIST if isinstance(outcome, MayExist) else ABSENT)
             self._append_changing_step(call, Unreachable("it was sent, and did not happen"))
         try:
             await self._save_checkpoint()
@@ -325,9 +321,10 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
                 "another write has claimed the object that was found", retry_after=1
             ) from None
 
-    def _resolve_write(
+    def record_write_state(
         self, state: str, status: int | None = None, object_id: str | None = None
     ) -> None:
+        """Records the state of the last write; until its step is recorded, a replay goes on with it."""
         now = self.journal.clock()
         write = self.writes[self._position]
         entry = (write.number, write.method, write.path, write.call_digest, write.recorded_at)
