@@ -29,7 +29,9 @@ from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant, o
 from gateway.storage.database import Transaction
 from gateway.storage.engine import find_sqlite_file, parse_state_url
 from gateway.storage.migrate import migrate
-from gateway.storage.operation_states import (
+from gateway.storage.sql import CompiledStatement, Parameters
+from gateway.storage.tables import operations, upstream_writes
+from gateway.writes.states import (
     ANSWERED,
     CONFIRMED,
     DONE,
@@ -39,8 +41,6 @@ from gateway.storage.operation_states import (
     SENT,
     UNDONE,
 )
-from gateway.storage.sql import CompiledStatement, Parameters
-from gateway.storage.tables import operations, upstream_writes
 
 if TYPE_CHECKING:
     import pytest

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from gateway.storage.operation_states import IN_DOUBT
 from gateway.storage.tables import operations
+from gateway.writes.states import IN_DOUBT
 from tests.operator_commands import (
     AdjustableClock,
     OperatedGateway,

@@ -15,10 +15,10 @@ from gateway.payloads import json_codec
 from gateway.storage import ObjectStateStore, open_store
 from gateway.storage.encryption import EncryptionContext
 from gateway.storage.key_file import read_key_file
-from gateway.storage.operation_states import IN_DOUBT, RUNNING, SENT
 from gateway.storage.state_tables import STATE_TABLES
 from gateway.storage.store import utc_now
 from gateway.storage.tables import UTCDateTime, operations, upstream_writes
+from gateway.writes.states import IN_DOUBT, RUNNING, SENT
 from tests.gateway.storage.conftest import open_store_at_revision
 from tests.operator_commands import (
     AdjustableClock,

@@ -29,8 +29,8 @@ from gateway.operator.in_doubt_writes import (
 from gateway.operator.operation_closing import close_in_doubt_operation
 from gateway.storage import Store
 from gateway.storage.operation_records import OPERATOR_OUTCOMES
-from gateway.storage.operation_states import ABSENT, CONFIRMED, describe_write_state
 from gateway.storage.superseded_batches import SupersededBatch, list_superseded_batches
+from gateway.writes.states import ABSENT, CONFIRMED, describe_write_state
 
 NO_GATEWAY_WARNING = (
     "Warning: no gateway answers at {url}, so it is not known here whether the service is up. If it is "

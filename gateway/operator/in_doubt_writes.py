@@ -13,7 +13,9 @@ from gateway.payloads import stored_json
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.id_rows import load_current_ids_by_legacy_id, load_legacy_ids
 from gateway.storage.operation_records import OPERATOR_OUTCOMES, OperationRecord, Write
-from gateway.storage.operation_states import (
+from gateway.storage.operations import OperationRepository
+from gateway.storage.tenants import Tenant
+from gateway.writes.states import (
     ABSENT,
     CONFIRMED,
     DONE,
@@ -22,8 +24,6 @@ from gateway.storage.operation_states import (
     SENT,
     describe_write_state,
 )
-from gateway.storage.operations import OperationRepository
-from gateway.storage.tenants import Tenant
 from mappings.current import ID_PATTERN, Endpoint, find_documented_endpoint
 from mappings.signed_writes import CHANGE
 

@@ -23,7 +23,6 @@ from gateway.operator import REFERENCE_PREFIX
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.id_rows import load_legacy_ids
-from gateway.storage.operation_states import IN_DOUBT, RUNNING
 from gateway.storage.operations import OperationRepository
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import open_upstream_client
@@ -32,6 +31,7 @@ from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
 from gateway.writes.journal import Journal
 from gateway.writes.outcome_policy import OutcomePolicy
+from gateway.writes.states import IN_DOUBT, RUNNING
 from mappings import consistency_checks
 from mappings.effects import Answer, Flow
 from mappings.failures import Conflict, Failure, Refused

@@ -17,7 +17,6 @@ from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.database import Transaction
 from gateway.storage.operation_statements import IS_OPEN_OPERATION, IS_SENT_WRITE
-from gateway.storage.operation_states import IN_DOUBT, RUNNING
 from gateway.storage.restore_detection import RESTORED
 from gateway.storage.state_tables import IS_SUPERSEDED, id_redirects
 from gateway.storage.tables import (
@@ -33,6 +32,7 @@ from gateway.upstream.clock import ServiceClock
 from gateway.upstream.http_connection import USER_AGENT
 from gateway.upstream.service_problems import ServiceProblems
 from gateway.upstream.transport import Origin
+from gateway.writes.states import IN_DOUBT, RUNNING
 
 MAX_AGE_SECONDS = 5.0
 """Maximum age of the gauges, so that many scrapers do not query the state more often."""

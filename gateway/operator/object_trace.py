@@ -21,7 +21,10 @@ from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import AuditEvent, describe_scope, list_audit_events
 from gateway.storage.database import Transaction
 from gateway.storage.operation_records import OperationRecord, Write
-from gateway.storage.operation_states import (
+from gateway.storage.operations import OperationRepository
+from gateway.storage.state_tables import STATE_TABLES
+from gateway.storage.tables import legacy_ids, operation_objects
+from gateway.writes.states import (
     ABSENT,
     ANSWERED,
     CONFIRMED,
@@ -32,9 +35,6 @@ from gateway.storage.operation_states import (
     build_operator_outcome_audit_text,
     describe_write_state,
 )
-from gateway.storage.operations import OperationRepository
-from gateway.storage.state_tables import STATE_TABLES
-from gateway.storage.tables import legacy_ids, operation_objects
 
 SHOWN_FACTS: Mapping[str, tuple[str, ...]] = {
     "batch": (

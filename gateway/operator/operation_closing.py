@@ -25,7 +25,9 @@ from gateway.storage.operation_records import (
     OwnershipLostError,
     Write,
 )
-from gateway.storage.operation_states import (
+from gateway.storage.operations import OperationRepository
+from gateway.writes.outcome_policy import UNREADABLE_REASON
+from gateway.writes.states import (
     ABSENT,
     ANSWERED,
     CONFIRMED,
@@ -34,8 +36,6 @@ from gateway.storage.operation_states import (
     SENT,
     UNDONE,
 )
-from gateway.storage.operations import OperationRepository
-from gateway.writes.outcome_policy import UNREADABLE_REASON
 from mappings.drafts import build_stale_lock_release
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict

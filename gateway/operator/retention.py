@@ -25,7 +25,6 @@ from gateway.storage.audit_log import RECIPIENT_ERASED, record_audit_event
 from gateway.storage.change_poller import build_erasure_count_name, increment_change_count
 from gateway.storage.database import Transaction
 from gateway.storage.id_rows import load_current_ids_by_legacy_id, load_legacy_ids
-from gateway.storage.operation_states import ANSWERED, SENT, UNDONE
 from gateway.storage.operations import OperationRepository
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.storage.request_counts import delete_old_request_counts, delete_old_usage
@@ -39,6 +38,7 @@ from gateway.storage.tables import (
     text_chunks,
     upstream_writes,
 )
+from gateway.writes.states import ANSWERED, SENT, UNDONE
 from mappings.batch_locks import build_unchanged_batch_condition
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict

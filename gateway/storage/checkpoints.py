@@ -30,9 +30,9 @@ from gateway.storage.operation_records import (
     Write,
     WritesFrozenError,
 )
-from gateway.storage.operation_states import IN_DOUBT, RUNNING
 from gateway.storage.operation_texts import OperationTexts
 from gateway.storage.state_tables import RECIPIENT_LOCK_KIND
+from gateway.writes.states import IN_DOUBT, RUNNING
 from mappings.current import ID_PATTERN
 from mappings.effects import CompareAndSet
 

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 import msgspec
 
 from gateway.payloads.stored_json import StoredText
-from gateway.storage.operation_states import ABSENT, CONFIRMED, OPEN, RUNNING, SENT
 from gateway.storage.tenants import Tenant
+from gateway.writes.states import ABSENT, CONFIRMED, OPEN, RUNNING, SENT
 from mappings.effects import CompareAndSet
 from mappings.forwarded_writes import FORWARDED_PREFIX
 

@@ -23,7 +23,6 @@ from sqlalchemy import (
     update,
 )
 
-from gateway.storage import operation_states as states
 from gateway.storage.operation_records import Write
 from gateway.storage.restore_detection import RESTORED
 from gateway.storage.sql import (
@@ -45,6 +44,7 @@ from gateway.storage.tables import (
     operations,
     upstream_writes,
 )
+from gateway.writes import states
 from mappings.forwarded_writes import ROUTING_KIND
 
 IS_OPEN_OPERATION = text(IS_OPEN.replace("state", "operations.state"))

@@ -18,7 +18,12 @@ from gateway.storage.audit_log import record_audit_event
 from gateway.storage.database import FEW, Transaction
 from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.operation_records import OperationRecord, OperatorOutcomes, Write
-from gateway.storage.operation_states import (
+from gateway.storage.operation_texts import OperationTexts
+from gateway.storage.sql import AnyOf, Statement
+from gateway.storage.store import Store
+from gateway.storage.tables import operation_objects, operation_steps, operations, upstream_writes
+from gateway.storage.tenants import Tenant
+from gateway.writes.states import (
     ANSWERED,
     CONFIRMED,
     IN_DOUBT,
@@ -29,11 +34,6 @@ from gateway.storage.operation_states import (
     build_operator_outcome_audit_text,
     list_source_states,
 )
-from gateway.storage.operation_texts import OperationTexts
-from gateway.storage.sql import AnyOf, Statement
-from gateway.storage.store import Store
-from gateway.storage.tables import operation_objects, operation_steps, operations, upstream_writes
-from gateway.storage.tenants import Tenant
 
 
 class OperationRepository(checkpoints.CheckpointWriter):

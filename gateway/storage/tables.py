@@ -200,7 +200,7 @@ operations = Table(
     ),
     Column("fingerprint", Text, nullable=False),  # keyed digest of operation, ids and body
     Column("idempotency", Text),  # keyed digest of the client's Idempotency-Key
-    Column("state", Text, nullable=False),  # see operation_states.py
+    Column("state", Text, nullable=False),  # see gateway/writes/states.py
     Column("reason", Text),  # why it is in doubt, for the operator
     Column("instance", Text, nullable=False),  # the process that executes it, or did last
     Column("fence", Integer, nullable=False),  # fencing token: number of takeovers
@@ -298,7 +298,7 @@ upstream_writes = Table(
     Column("number", Integer, nullable=False),  # of the step
     *_build_text_columns("merchant", "environment", "method", "path"),
     Column("call_digest", Text, nullable=False),  # keyed digest of method, path and body
-    Column("state", Text, nullable=False),  # see operation_states.py
+    Column("state", Text, nullable=False),  # see gateway/writes/states.py
     Column("status", Integer),
     Column("object_id", Text),  # id of the created object
     # An outcome recorded by an operator: an object id, or one of OPERATOR_OUTCOMES.

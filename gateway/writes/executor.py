@@ -19,7 +19,6 @@ from gateway.reads.listing import ListReader
 from gateway.reads.recent_pages import RecentPages
 from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.operation_records import Write
-from gateway.storage.operation_states import REFUSED, UNSENT
 from gateway.storage.tenants import Tenant
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.optional_endpoints import OptionalEndpoints
@@ -27,6 +26,7 @@ from gateway.writes.call_sender import CallSender
 from gateway.writes.caller import Caller
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import UNREADABLE_REASON, OutcomePolicy
+from gateway.writes.states import REFUSED, UNSENT
 from mappings import errors
 from mappings.effects import (
     JSON,

@@ -30,7 +30,6 @@ from gateway.storage.operation_records import (
     OperationRecord,
     OwnershipLostError,
 )
-from gateway.storage.operation_states import ANSWERED, DONE, RUNNING, UNDONE
 from gateway.writes import stored_responses
 from gateway.writes.batch_routing import BatchRoutedElsewhereError
 from gateway.writes.caller import Caller
@@ -45,6 +44,7 @@ from gateway.writes.retry_matching import (
     is_blocking,
     is_temporary_refusal,
 )
+from gateway.writes.states import ANSWERED, DONE, RUNNING, UNDONE
 from gateway.writes.write_request import WriteRequest
 from mappings.effects import Answer
 from mappings.failures import ClientDisconnected, Failure, UndoPending, Unknown

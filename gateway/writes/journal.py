@@ -21,7 +21,6 @@ from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.keyed_hmac import KeyedHmac
 from gateway.storage.operation_records import OperationRecord
-from gateway.storage.operation_states import DONE
 from gateway.storage.operations import OperationRepository
 from gateway.storage.ttl_cache import TtlCache
 from gateway.upstream.clock import ServiceClock
@@ -29,6 +28,7 @@ from gateway.writes import step_records
 from gateway.writes.delivery import Deliveries
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS
 from gateway.writes.operation_execution import OperationExecution
+from gateway.writes.states import DONE
 from mappings.current import ID_PATTERN
 from mappings.effects import JSON, Call, Operation, Request
 from mappings.forwarded_writes import FORWARDED_PREFIX

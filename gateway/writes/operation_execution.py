@@ -27,7 +27,14 @@ from gateway.storage.operation_records import (
     Write,
     WritesFrozenError,
 )
-from gateway.storage.operation_states import (
+from gateway.storage.state_changes import has_preconditions
+from gateway.writes import step_records
+from gateway.writes.batch_routing import (
+    BatchRoutedElsewhereError,
+    build_batch_not_superseded_checks,
+    is_refused_after_restore,
+)
+from gateway.writes.states import (
     ABSENT,
     ANSWERED,
     CONFIRMED,
@@ -39,13 +46,6 @@ from gateway.storage.operation_states import (
     SENT,
     UNDONE,
     UNSENT,
-)
-from gateway.storage.state_changes import has_preconditions
-from gateway.writes import step_records
-from gateway.writes.batch_routing import (
-    BatchRoutedElsewhereError,
-    build_batch_not_superseded_checks,
-    is_refused_after_restore,
 )
 from mappings import errors
 from mappings.effects import (

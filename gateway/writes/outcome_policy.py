@@ -21,10 +21,10 @@ from typing import Any
 
 from gateway.reads.recent_pages import MAX_PAGE_AGE_SECONDS
 from gateway.storage.operation_records import OPERATOR_OUTCOMES, OperationRecord, Write
-from gateway.storage.operation_states import CONFIRMED, RUNNING, SENT
 from gateway.upstream.clock import MAX_STAMP_AGE_SECONDS, SKEW_TOLERANCE_SECONDS, ServiceClock
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
+from gateway.writes.states import CONFIRMED, RUNNING, SENT
 from mappings.effects import (
     Absent,
     Call,

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from gateway.storage.operation_states import IN_DOUBT, RUNNING, UNDONE
 from gateway.storage.state_tables import RECIPIENT_LOCK_KIND
 from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.reconciler import WriteReconciler
+from gateway.writes.states import IN_DOUBT, RUNNING, UNDONE
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict, Failure, Halted, Problem
 

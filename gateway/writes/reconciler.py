@@ -24,7 +24,6 @@ from gateway.observability import logs
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import Store, StoreUnavailable, Tenant
 from gateway.storage.operation_records import OperationRecord, OperatorOutcomes, OwnershipLostError
-from gateway.storage.operation_states import ANSWERED, DONE, IN_DOUBT, RUNNING, UNDONE
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.writes import stored_responses
 from gateway.writes.caller import Caller
@@ -33,6 +32,7 @@ from gateway.writes.instance_leases import Heartbeats
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
+from gateway.writes.states import ANSWERED, DONE, IN_DOUBT, RUNNING, UNDONE
 from mappings import FORWARDED, OPERATIONS, SIGNED, UNLISTED
 from mappings.effects import Operation
 from mappings.errors import OTHER_IN_DOUBT

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from gateway.storage.operation_records import OperationRecord
-from gateway.storage.operation_states import ANSWERED, DONE, IN_DOUBT, RUNNING
 from gateway.writes.journal import Journal
 from gateway.writes.reconciler import WriteReconciler
+from gateway.writes.states import ANSWERED, DONE, IN_DOUBT, RUNNING
 from gateway.writes.write_request import WriteRequest
 from mappings.effects import Operation, Request
 from mappings.failures import Failure, Halted, Invalid, Problem

@@ -37,7 +37,6 @@ from gateway.storage.alias_ids import AliasIds
 from gateway.storage.freezes import freeze_writes, unfreeze_writes
 from gateway.storage.mode_rows import FORWARD, TRANSLATE, Mode
 from gateway.storage.operation_records import OperationRecord
-from gateway.storage.operation_states import ABSENT, CONFIRMED
 from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.client import UNANSWERED_STATUSES
 from gateway.upstream.clock import ServiceClock, measure_skew
@@ -52,6 +51,7 @@ from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.reconciler import WriteReconciler
+from gateway.writes.states import ABSENT, CONFIRMED
 from gateway.writes.write_request import LoadRoutingChecks, WriteRequest
 from mappings import OPERATIONS, UNLISTED, errors, request_bodies
 from mappings.effects import Answer, Operation, Request, Vocabulary

@@ -28,12 +28,12 @@ from gateway.storage.database import Body, Database, Result
 from gateway.storage.database_clock import DatabaseClock
 from gateway.storage.encryption import EncryptionKeys
 from gateway.storage.migrate import migrate
-from gateway.storage.operation_states import OPERATION_TRANSITIONS, WRITE_TRANSITIONS
 from gateway.storage.sql import compile_statement
 from gateway.storage.sqlite_database import SqliteTransaction, run_coroutine_without_waiting
 from gateway.storage.sqlite_driver import sqlite3
 from gateway.storage.state_tables import id_redirects
 from gateway.storage.tables import instances, metadata
+from gateway.writes.states import OPERATION_TRANSITIONS, WRITE_TRANSITIONS
 from tests.simulation.postgresql import PostgresqlConnection
 from tests.simulation.process import EPOCH, Process
 from tests.state import KEY, OpenOperation, StoredWrite, select_open_operations, select_writes

@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 
 from gateway.http.request_paths import extract_recipient_id
-from gateway.storage.operation_states import SENT
 from gateway.storage.store import Store
 from gateway.storage.tables import upstream_writes
 from gateway.storage.tenants import Tenant
+from gateway.writes.states import SENT
 
 MAX_WRITE_DELAY = timedelta(minutes=2)
 """The longest duration of a write plus the largest difference between clocks of processes."""

@@ -10,8 +10,8 @@ import pytest
 from gateway.operator.in_doubt_writes import load_in_doubt_writes
 from gateway.operator.metrics_page import load_state_gauges
 from gateway.storage import Store, open_store
-from gateway.storage.operation_states import DONE, IN_DOUBT, RUNNING, SENT
 from gateway.storage.tables import operations, upstream_writes
+from gateway.writes.states import DONE, IN_DOUBT, RUNNING, SENT
 from tests.running_gateway import build_settings
 from tests.state import execute
 

@@ -12,9 +12,9 @@ from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.id_rows import save_legacy_ids
 from gateway.storage.operation_records import Checkpoint, OperationRecord
-from gateway.storage.operation_states import UNDONE
 from gateway.storage.operations import OperationRepository
 from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
+from gateway.writes.states import UNDONE
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
 from mappings.forwarded_writes import LEGACY_MARK, NO_MARK, ROUTING_KIND

@@ -30,15 +30,6 @@ from gateway.storage.operation_records import (
     RestoreUncheckedError,
     Write,
 )
-from gateway.storage.operation_states import (
-    ABSENT,
-    ANSWERED,
-    CONFIRMED,
-    DONE,
-    IN_DOUBT,
-    RUNNING,
-    UNDONE,
-)
 from gateway.storage.operations import OperationRepository
 from gateway.storage.restore_detection import (
     HighWaterMark,
@@ -50,6 +41,15 @@ from gateway.storage.restore_detection import (
 )
 from gateway.storage.sqlite_driver import sqlite3
 from gateway.storage.tables import audit_events, operations, upstream_writes
+from gateway.writes.states import (
+    ABSENT,
+    ANSWERED,
+    CONFIRMED,
+    DONE,
+    IN_DOUBT,
+    RUNNING,
+    UNDONE,
+)
 from tests.state import execute, fetch, record_statements
 
 ACME = Tenant("acme", "live")

@@ -12,7 +12,9 @@ from sqlalchemy import select, update
 from gateway.config.settings import State
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.operation_records import Checkpoint, OperationRecord, OwnershipLostError, Write
-from gateway.storage.operation_states import (
+from gateway.storage.operations import OperationRepository
+from gateway.storage.tables import operations, upstream_writes
+from gateway.writes.states import (
     OPERATION_STATES,
     OPERATION_TRANSITIONS,
     RUNNING,
@@ -21,8 +23,6 @@ from gateway.storage.operation_states import (
     WRITE_STATES,
     WRITE_TRANSITIONS,
 )
-from gateway.storage.operations import OperationRepository
-from gateway.storage.tables import operations, upstream_writes
 from tests.state import execute, fetch
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)

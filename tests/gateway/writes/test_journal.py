@@ -14,10 +14,10 @@ from msgspec import structs
 from gateway.http.request_reader import generate_hex_id
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, open_store
 from gateway.storage.operation_records import OwnershipLostError
-from gateway.storage.operation_states import CONFIRMED, SENT
 from gateway.upstream.clock import ServiceClock
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
+from gateway.writes.states import CONFIRMED, SENT
 from mappings import OPERATIONS
 from mappings.effects import Call, CompareAndSet, Confirmed, LoadFacts, Request
 from mappings.failures import Conflict, Unknown

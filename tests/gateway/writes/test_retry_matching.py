@@ -9,8 +9,8 @@ from msgspec import structs
 
 from gateway.storage import Tenant
 from gateway.storage.operation_records import OperationRecord
-from gateway.storage.operation_states import OPERATION_STATES
 from gateway.writes.retry_matching import is_blocking
+from gateway.writes.states import OPERATION_STATES
 
 RECORD = OperationRecord(
     "one",

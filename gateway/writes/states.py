@@ -1,7 +1,7 @@
 """The states of operations and of their writes, and the only changes between them.
 
 The statements that change a state take its allowed sources from these tables, the simulation
-refuses every other change, and ``operation_states.md`` prints them.
+refuses every other change, and ``states.md`` prints them.
 """
 
 from __future__ import annotations
