@@ -2,7 +2,7 @@
 
 import re
 
-from gateway.simulator import values
+from gateway.simulator import validation
 from gateway.simulator.countries import (
     BANK_ID_PATTERNS,
     BRANCH_ID_PATTERNS,
@@ -16,7 +16,7 @@ from gateway.simulator.countries import (
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.state import Account, Recipient, Tenant
-from gateway.simulator.values import Check, is_blank
+from gateway.simulator.validation import Check, is_blank
 
 BANK_TRANSFER = "bank-transfer"
 CHECK = "check"
@@ -51,7 +51,7 @@ def merge_and_check_account_fields(
     if account_type != BANK_TRANSFER and is_blank(merged_fields.get("currency")):
         merged_fields["currency"] = previous_fields.get("currency")
     if not is_blank(merged_fields.get("currency")):
-        problems.check("currency", merged_fields["currency"], values.find_currency_problem)
+        problems.check("currency", merged_fields["currency"], validation.find_currency_problem)
     if account_type == BANK_TRANSFER:
         _check_bank_account(problems, merged_fields)
         is_checked = tenant.options.missing_government_id == "refused"
@@ -102,9 +102,11 @@ def _check_bank_account(problems: Problems, fields: JsonObject) -> None:
         "country": find_country_problem,
         "accountNum": _find_account_number_problem,
         "iban": _find_iban_problem,
-        "bankId": values.create_pattern_check(bank_id_pattern, "Value is invalid"),
-        "branchId": values.create_pattern_check(branch_id_pattern, "Value is invalid"),
-        "swiftBic": values.create_pattern_check(SWIFT_BIC_PATTERN, "Must have 8 or 11 characters"),
+        "bankId": validation.create_pattern_check(bank_id_pattern, "Value is invalid"),
+        "branchId": validation.create_pattern_check(branch_id_pattern, "Value is invalid"),
+        "swiftBic": validation.create_pattern_check(
+            SWIFT_BIC_PATTERN, "Must have 8 or 11 characters"
+        ),
     }
     for name, find_problem in checks.items():
         if bank_fields.get(name):
@@ -112,24 +114,28 @@ def _check_bank_account(problems: Problems, fields: JsonObject) -> None:
 
 
 def _find_iban_problem(value: str) -> str | None:
-    return values.find_mask_problem(value) or (None if is_valid_iban(value) else "Must be an IBAN")
+    return validation.find_mask_problem(value) or (
+        None if is_valid_iban(value) else "Must be an IBAN"
+    )
 
 
 def _find_account_number_problem(value: str) -> str | None:
     if is_valid_iban(value):
         return "Must not be an IBAN"
     is_number = re.fullmatch(ACCOUNT_NUMBER_PATTERN, value)
-    return values.find_mask_problem(value) or (None if is_number else "Must be an account number")
+    return validation.find_mask_problem(value) or (
+        None if is_number else "Must be an account number"
+    )
 
 
 OWN_FIELDS: dict[str, tuple[str, Check]] = {
     # Not checked further: clients of the gateway cannot create such accounts.
     CHECK: ("mailing", lambda value: None if isinstance(value, dict) else "Must be an object"),
-    MOBILE_WALLET: ("phoneNumber", values.find_phone_problem),
+    MOBILE_WALLET: ("phoneNumber", validation.find_phone_problem),
 }
 """The one required field of a type other than bank transfers, and its check."""
 
-WALLET_FIELD = ("emailAddress", values.find_email_problem)
+WALLET_FIELD = ("emailAddress", validation.find_email_problem)
 
 ACCOUNT_ID_LENGTH = 16
 
@@ -145,7 +151,7 @@ def build_draft_account(
     account_type, is_primary = account_body.get("type"), account_body.get("primary") is True
     id_ = tenant.generate_id("A-", ACCOUNT_ID_LENGTH)
     account = Account(id_, str(account_type), is_primary, {})
-    problems.check_required("type", account_type, values.create_choice_check(*account_types))
+    problems.check_required("type", account_type, validation.create_choice_check(*account_types))
     if account_type in account_types:
         account.fields = merge_and_check_account_fields(
             tenant, problems, recipient_fields, account, account_body

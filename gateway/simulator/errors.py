@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.values import Check, is_blank
+from gateway.simulator.validation import Check, is_blank
 
 STATUS_BY_CODE = {
     "invalid_status": 400, "expired_quote": 400, "invalid_api_key": 401, "not_authorized": 403,

@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from gateway.simulator import values, views
+from gateway.simulator import validation, views
 from gateway.simulator.accepted_request import parse_page
 from gateway.simulator.accounts import BANK_TRANSFER, CHECK
 from gateway.simulator.countries import is_country_code
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.state import Recipient, Tenant
-from gateway.simulator.values import Check
+from gateway.simulator.validation import Check
 
 Filter = tuple[Check, Callable[[str, Recipient], bool]]
 """A check of a query parameter, and the test of a recipient by its value."""
@@ -62,11 +62,11 @@ def list_recipients(tenant: Tenant, query: Mapping[str, str]) -> JsonObject:
 
 
 def _build_filters_by_parameter(tenant: Tenant) -> dict[str, Filter]:
-    text, date = values.find_text_problem, _find_utc_date_problem
-    methods = values.create_choice_check(tenant.vocabulary.wallet, BANK_TRANSFER, CHECK)
-    statuses = values.create_choice_check("active", "incomplete", "suspended", "archived")
+    text, date = validation.find_text_problem, _find_utc_date_problem
+    methods = validation.create_choice_check(tenant.vocabulary.wallet, BANK_TRANSFER, CHECK)
+    statuses = validation.create_choice_check("active", "incomplete", "suspended", "archived")
     # `review` is a compliance status, but the document does not list it for the filter.
-    compliance = values.create_choice_check("pending", "verified", "blocked")
+    compliance = validation.create_choice_check("pending", "verified", "blocked")
     return {
         "search": (text, _matches_search),
         "name": (text, _matches_name),
@@ -81,9 +81,9 @@ def _build_filters_by_parameter(tenant: Tenant) -> dict[str, Filter]:
             lambda value, each: each.address.get("country") in value.split(","),
         ),
         "payoutMethod": (methods, lambda value, each: SORT_KEYS["payoutMethod"](each) == value),
-        "currency": (values.find_currency_problem, _matches_currency),
-        "orderBy": (values.create_choice_check(*SORT_KEYS), lambda *_: True),
-        "sortBy": (values.create_choice_check("asc", "desc"), lambda *_: True),
+        "currency": (validation.find_currency_problem, _matches_currency),
+        "orderBy": (validation.create_choice_check(*SORT_KEYS), lambda *_: True),
+        "sortBy": (validation.create_choice_check("asc", "desc"), lambda *_: True),
     }
 
 

@@ -14,7 +14,7 @@ from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.payments import parse_text
 from gateway.simulator.state import Batch, Payment
-from gateway.simulator.values import is_blank
+from gateway.simulator.validation import is_blank
 
 UPDATED: JsonObject = {"object": "updated"}
 DELETED: JsonObject = {"object": "deleted"}

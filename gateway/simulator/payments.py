@@ -5,12 +5,12 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-from gateway.simulator import money, values, views
+from gateway.simulator import money, validation, views
 from gateway.simulator.accounts import BANK_TRANSFER
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.state import Batch, Payment, PaymentTerms, Recipient, Tenant
-from gateway.simulator.values import is_blank
+from gateway.simulator.validation import is_blank
 
 
 def generate_quote(tenant: Tenant, batch: Batch) -> None:
@@ -179,7 +179,9 @@ def parse_currency(problems: Problems, field_name: str, code: Any) -> str:
 
 def parse_text(problems: Problems, body: JsonObject, field_name: str) -> str:
     value = body.get(field_name)
-    problems.check(field_name, value, values.create_nullable_check(values.find_text_problem))
+    problems.check(
+        field_name, value, validation.create_nullable_check(validation.find_text_problem)
+    )
     return str(value or "")
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from gateway.simulator import values
+from gateway.simulator import validation
 from gateway.simulator.accounts import BANK_TRANSFER, CHECK, MOBILE_WALLET, is_government_id_missing
 from gateway.simulator.countries import (
     PHONE_COUNTRIES,
@@ -13,39 +13,39 @@ from gateway.simulator.countries import (
 from gateway.simulator.errors import Problems, build_invalid_status_error
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.state import Recipient, Tenant
-from gateway.simulator.values import Check, create_nullable_check, is_blank
+from gateway.simulator.validation import Check, create_nullable_check, is_blank
 
-TEXT = create_nullable_check(values.find_text_problem)
+TEXT = create_nullable_check(validation.find_text_problem)
 
 ADDRESS_CHECKS: dict[str, Check] = {
-    "street1": create_nullable_check(values.find_street_problem),
+    "street1": create_nullable_check(validation.find_street_problem),
     **dict.fromkeys(("street2", "city", "region", "postalCode"), TEXT),
     "country": create_nullable_check(find_country_problem),
     "phone": create_nullable_check(
-        lambda value: None if value == "" else values.find_phone_problem(value)
+        lambda value: None if value == "" else validation.find_phone_problem(value)
     ),
 }
 
 # The create body of section 4.1, without government ids and address, which are checked below.
 CREATE_CHECKS: dict[str, Check] = {
     **dict.fromkeys(("referenceId", "name", "firstName", "lastName"), TEXT),
-    "type": values.create_choice_check("business", "individual"),
-    "email": values.find_email_problem,
-    "passport": create_nullable_check(values.find_mask_problem),
-    "dob": create_nullable_check(values.find_date_problem),
+    "type": validation.create_choice_check("business", "individual"),
+    "email": validation.find_email_problem,
+    "passport": create_nullable_check(validation.find_mask_problem),
+    "dob": create_nullable_check(validation.find_date_problem),
     "phone": ADDRESS_CHECKS["phone"],
 }
 
 # "Any recipient fields to change": those of section 2.3 that the service does not fill itself.
 UPDATE_CHECKS: dict[str, Check] = {
     **CREATE_CHECKS,
-    "status": values.create_choice_check("active", "suspended"),
-    "language": values.find_language_problem,
+    "status": validation.create_choice_check("active", "suspended"),
+    "language": validation.find_language_problem,
     "placeOfBirth": TEXT,
-    "ssn": create_nullable_check(values.find_mask_problem),
-    "primaryCurrency": values.find_currency_problem,
-    "tags": values.find_array_problem,
-    "contactEmails": values.find_emails_problem,
+    "ssn": create_nullable_check(validation.find_mask_problem),
+    "primaryCurrency": validation.find_currency_problem,
+    "tags": validation.find_array_problem,
+    "contactEmails": validation.find_emails_problem,
 }
 
 REQUIRED_FIELDS = {
@@ -112,7 +112,7 @@ def check_government_id(problems: Problems, government_id: JsonObject, recipient
     checks: dict[str, Check] = {
         "country": find_country_problem,
         # Section 2.4 lists SSN, passport and other as "values seen", so other types may exist.
-        "type": values.find_text_problem,
+        "type": validation.find_text_problem,
         "value": lambda _: _find_government_id_problem(government_id, recipient_type),
     }
     for name, find_problem in checks.items():
@@ -120,7 +120,7 @@ def check_government_id(problems: Problems, government_id: JsonObject, recipient
 
 
 def _find_government_id_problem(government_id: JsonObject, recipient_type: str) -> str | None:
-    if error := values.find_mask_problem(government_id["value"]):
+    if error := validation.find_mask_problem(government_id["value"]):
         return error
     country, id_type = government_id.get("country"), government_id.get("type")
     if not isinstance(country, str) or id_type == "passport":

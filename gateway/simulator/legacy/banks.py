@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from gateway.simulator.countries import BRANCH_ID_PATTERNS
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import lenient
-from gateway.simulator.values import mask_value
+from gateway.simulator.validation import mask_value
 
 UNCHANGED_FIELDS = (
     "country", "currency", "accountNum", "iban", "swiftBic", "bankAddress", "bankCity",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.recipients import check_government_id
-from gateway.simulator.values import mask_value
+from gateway.simulator.validation import mask_value
 
 SSN_COUNTRY = "US"
 

@@ -11,7 +11,7 @@ from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import lenient
 from gateway.simulator.payments import SentAmount
 from gateway.simulator.state import Batch, Payment, PaymentTerms, Recipient
-from gateway.simulator.values import is_blank
+from gateway.simulator.validation import is_blank
 
 
 def parse_batch_currency(request: AcceptedRequest, problems: Problems) -> str:

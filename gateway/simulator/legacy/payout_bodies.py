@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gateway.simulator import accounts, values
+from gateway.simulator import accounts, validation
 from gateway.simulator.accounts import BANK_TRANSFER
 from gateway.simulator.countries import IBAN_COUNTRIES, is_country_code
 from gateway.simulator.errors import Problems
@@ -21,7 +21,7 @@ from gateway.simulator.legacy.government_ids import (
 )
 from gateway.simulator.legacy.views import find_primary_method, find_visible_account
 from gateway.simulator.state import Account, Recipient, Tenant
-from gateway.simulator.values import is_blank
+from gateway.simulator.validation import is_blank
 
 # Creating a recipient allows a body without methods, a POST does not, and a PATCH contains changes.
 Mode = Literal["create", "post", "patch"]
@@ -79,7 +79,7 @@ class PayoutParser:
             return
         self.currency = lenient.normalize_currency(primary.get("currency"))
         if self.currency is not None:
-            self.problems.check("primary.currency", self.currency, values.find_currency_problem)
+            self.problems.check("primary.currency", self.currency, validation.find_currency_problem)
         method = primary.get("method")
         given_words = [
             word

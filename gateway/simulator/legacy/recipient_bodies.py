@@ -1,6 +1,6 @@
 """Parsing of recipients in request bodies (section 4.1)."""
 
-from gateway.simulator import values
+from gateway.simulator import validation
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import lenient
@@ -30,7 +30,7 @@ def parse_recipient(
             continue
         code = lenient.normalize_currency(body[name])
         if "primaryCurrency" in sent_fields:
-            problems.check(name, code, values.find_currency_problem)
+            problems.check(name, code, validation.find_currency_problem)
         sent_fields.setdefault("primaryCurrency", code)
     if "address" in body:
         sent_fields["address"] = _parse_address(problems, body)
