@@ -334,6 +334,7 @@ def _merge_payment_with_request(
     # The first id that the client got, even if the payment was submitted again since.
     merged["id"] = requested.get("id") or payment.get("id")
     merged["upstream"] = payment.get("id") or requested.get("upstream")
+    merged["added_as"] = requested.get("added_as")
     merged["asked_side"] = side = _derive_fixed_side(requested)
     # The service may not show the last change yet.
     merged["asked_amount"] = requested.get(f"{side}Amount")
@@ -419,11 +420,14 @@ def drop_nulls(fields: Mapping[str, JSON]) -> dict[str, JSON]:
 # Stored form
 
 
-def build_batch_record(batch_id: str, facts: Facts, entries: Sequence[Entry]) -> CompareAndSet:
+def build_batch_record(
+    batch_id: str, facts: Facts, entries: Sequence[Entry], created_ids: Sequence[str] = ()
+) -> CompareAndSet:
     """Builds the record that stores a batch's facts and entries atomically."""
     # A search for memos skips the entries of batches without any.
     has_memos = any(entry.get("memo") for entry in entries)
     entries_record = CompareAndSet("payments", batch_id, {"entries": entries})
+    facts = {**facts, "has_memos": has_memos}
     return CompareAndSet(
-        "batch", batch_id, {**facts, "has_memos": has_memos}, linked=(entries_record,)
+        "batch", batch_id, facts, linked=(entries_record,), created_ids=created_ids
     )

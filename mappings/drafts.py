@@ -79,11 +79,31 @@ class Edit:
 
         Added entries have no id: the service gives them one, which the next summary shows.
         """
+        added_id = {"added_as": id_} if (id_ := self._only_added_id) else {}
         added_entries = map_rows(
-            lambda entry: {name: value for name, value in entry.items() if name != "id"},
+            lambda entry: {name: value for name, value in entry.items() if name != "id"} | added_id,
             self.added_entries,
         )
         return chain_rows(self._apply_changes(entries), added_entries)
+
+    @property
+    def _only_added_id(self) -> JSON:
+        """The generated id of an added payment; None if there are several.
+
+        An edit that adds several could be repeated only if all of them were removed, which is not
+        recognized.
+        """
+        return self.added_entries[0]["id"] if len(self.added_entries) == 1 else None
+
+    def list_created_ids(self, batch: Batch) -> list[str]:
+        """Lists the ids by which a payment is recognized that was added and then removed.
+
+        The edit that added it may be repeated then.
+        """
+        removed_ids = frozenset(self.removed_ids)
+        payments = batch.payments if removed_ids else ()
+        removed = (payment["added_as"] for payment in payments if payment["id"] in removed_ids)
+        return [*filter(None, (self._only_added_id, *removed))]
 
     def build_entries_after_draft_edit(self, entries: Sequence[Entry], now: str) -> Sequence[Entry]:
         """Builds the entries of a draft after the edit, with the times a service would set."""
@@ -159,7 +179,7 @@ def edit_batch(
         facts |= {"description_was": None} if edit.facts else {}
         entries = build_entries_from_batch(batch, request.now)
         entries = edit.build_entries_after_upstream_edit(entries)
-        yield build_batch_record(batch.id, facts, entries)
+        yield build_batch_record(batch.id, facts, entries, edit.list_created_ids(batch))
         return
     if not edit.has_payment_changes:
         # A description changes nothing that is paid, so the service's batch need not be superseded.
@@ -296,9 +316,9 @@ def _save_draft(
     if not batch.is_draft:
         old_entries = CompareAndSet("payments", batch.id, {"entries": None}, linked=records)
         records = (old_entries, *batch_redirects)
-    # One that adds several could be repeated only if all of them were deleted, which is not told.
-    created_ids = [str(edit.added_entries[0]["id"])] if len(edit.added_entries) == 1 else ()
-    yield CompareAndSet("batch", batch.id, facts, linked=records, created_ids=created_ids)
+    yield CompareAndSet(
+        "batch", batch.id, facts, linked=records, created_ids=edit.list_created_ids(batch)
+    )
 
 
 def build_entries_from_batch(batch: Batch, now: datetime) -> Sequence[Entry]:
@@ -337,14 +357,17 @@ def _build_draft_entries(batch: Batch, request: Request) -> Sequence[Entry]:
     return map_rows(add_id_and_shown_fields, entries, batch.payments, range(len(entries)))
 
 
-_ENTRY_FIELDS = ("id", "upstream", "recipient", "sourceAmount", "memo", "createdAt", "updatedAt")
+_TIMES = ("createdAt", "updatedAt")
+_ENTRY_FIELDS = ("id", "upstream", "added_as", "recipient", "sourceAmount", "memo", *_TIMES)
 
 
 def _build_payment_entry(payment: Payment) -> Entry:
     entry = {name: payment[name] for name in _ENTRY_FIELDS if payment.get(name) is not None}
     if (method := payment.get("method")) and not entry["recipient"].get("payoutMethod"):
         entry["recipient"] = {**entry["recipient"], "payoutMethod": method}
-    if payment.get("targetAmount") and not _is_computed_target(payment):
+    side = payment.get("asked_side") or ("source" if payment.get("sourceAmount") else "target")
+    # If the source amount was requested, the service has computed the target amount.
+    if payment.get("targetAmount") and side == "target":
         entry |= {name: payment[name] for name in ("targetAmount", "targetCurrency")}
         entry.pop("sourceAmount", None)
     for name in ("sourceAmount", "targetAmount"):
@@ -366,12 +389,6 @@ def _select_shown_fields(payment: Payment, entry: Entry) -> dict[str, JSON]:
         for name, value in shown.items()
         if value is not None and value != money.normalize_amount(entry.get(name))
     }
-
-
-def _is_computed_target(payment: Mapping[str, JSON]) -> bool:
-    """Whether the service computed the target amount, because the source amount was requested."""
-    side = payment.get("asked_side") or ("source" if payment.get("sourceAmount") else "target")
-    return bool(side == "source")
 
 
 def build_stale_lock_release(

@@ -27,6 +27,7 @@ from mappings.drafts import build_entries_from_batch, format_timestamp
 from mappings.effects import JSON, AwaitFacts, CompareAndSet, LoadFacts, Request, Step, SubFlow
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Conflict, Halted, Invalid, Unknown
+from mappings.ids import derive_deterministic_id
 from mappings.lazy_sequences import chain_rows, filter_rows
 from mappings.matching import Entry
 
@@ -108,7 +109,12 @@ def store_added_payment_and_unlock(add: Add, entry: Entry) -> SubFlow:
         remaining_adds.pop(add.name, None)
     times = dict.fromkeys(("updatedAt", "changed_at"), format_timestamp(add.requested_at))
     facts = {**_build_facts_after_add(facts, remaining_adds), **times}
-    yield build_batch_record(add.batch.id, facts, chain_rows(other_entries, [entry]))
+    created_ids = []
+    if id_ is None:
+        entry = {**entry, "added_as": derive_deterministic_id("P", add.name, add.batch.id)}
+        created_ids = [entry["added_as"]]
+    entries = chain_rows(other_entries, [entry])
+    yield build_batch_record(add.batch.id, facts, entries, created_ids)
 
 
 def unlock_batch_after_failed_add(add: Add) -> SubFlow:

@@ -135,7 +135,7 @@ def read_payment(request: Request) -> Flow:
     GET /recipients/:id
     """
     batch = yield from load_batch(request.ids["id"], (request.ids["payment"],))
-    payment = _require_payment(batch, request)
+    payment = _require_payment(batch, request.ids["payment"], request)
     # Drafts are excluded: their upstream payments are those of a superseded batch.
     if not _has_all_payment_details(payment) and payment.get("upstream") and not batch.is_draft:
         service_payment = yield from _fetch_payment_or_empty(payment["upstream"])
@@ -172,8 +172,7 @@ def _complete_payment_from_service(payment: Payment, service_payment: Payment) -
     return {**drop_nulls(service_payment), **drop_nulls(payment)}
 
 
-def _require_payment(batch: Batch, request: Request) -> Payment:
-    id_ = request.ids["payment"]
+def _require_payment(batch: Batch, id_: str, request: Request) -> Payment:
     payment = batch.find_payment(id_)
     if payment is None:
         require_payments_shown(batch, (id_,), request.now)
@@ -237,17 +236,30 @@ def read_any_payment(request: Request) -> Flow:
         raise Invalid(NOT_FOUND)
     batch_id, service_payment = redirect.get("batch"), {}
     if batch_id is None:
-        service_payment = extract_payment((yield Call("GET", f"/payments/{id_}")))
-        batch_id = (service_payment.get("batch") or {}).get("id")
+        try:
+            service_payment = extract_payment((yield Call("GET", f"/payments/{id_}")))
+        except Refused as refusal:
+            batch_id = yield from _find_batch_of_added_payment(id_)
+            if refusal.status != 404 or batch_id is None:
+                raise
+        else:
+            batch_id = (service_payment.get("batch") or {}).get("id")
     # Without a batch nothing is stored about it, so the service's payment is all there is.
     if batch_id is None:
         return Answer({"payment": (yield from _build_full_payment(service_payment, request))})
     first_id = redirect.get("id", id_)
-    payment = (yield from load_batch(batch_id, (first_id,))).find_payment(first_id)
-    if payment is None:
-        raise Invalid(NOT_FOUND)
+    batch = yield from load_batch(batch_id, (first_id,))
+    payment = _require_payment(batch, first_id, request)
     payment = _complete_payment_from_service(payment, service_payment)
     return Answer({"payment": (yield from _build_full_payment(payment, request))})
+
+
+def _find_batch_of_added_payment(payment_id: str) -> SubFlow:
+    """Returns the batch to which a payment was added so recently that it need not be shown yet."""
+    for path, (created_id, _time) in (yield LoadFacts("changed", ids=(payment_id,))).items():
+        if created_id == payment_id:
+            return path.split("/")[2]
+    return None
 
 
 def list_payments(request: Request) -> Flow:
@@ -283,7 +295,7 @@ def update_payment(request: Request) -> Flow:
 
 
 def _change_payment(batch: Batch, request: Request) -> SubFlow:
-    payment = _require_payment(batch, request)
+    payment = _require_payment(batch, request.ids["payment"], request)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
     change, faults = batch_bodies.drop_malformed_amounts(
@@ -324,7 +336,7 @@ def delete_payment(request: Request) -> Flow:
 
 
 def _remove_payment(batch: Batch, request: Request) -> SubFlow:
-    payment = _require_payment(batch, request)
+    payment = _require_payment(batch, request.ids["payment"], request)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
     build_call = partial(

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -254,7 +254,7 @@ async def test_value_that_was_changed_since_is_set_again(
     writes = {"replay_seconds": replay_seconds}
     async with open_gateway_with_faults(tmp_path, writes=writes) as setup:
 
-        async def change_back_and_forth(path: str, name: str, first: str, second: str) -> None:
+        async def change_back_and_forth(path: str, name: str, first: Any, second: Any) -> None:
             if is_lost:
                 setup.add_fault("PATCH", re.sub(r"(B|P)-\w+", "*", path), close="after")
             statuses = [
@@ -273,6 +273,10 @@ async def test_value_that_was_changed_since_is_set_again(
         path = f"/v1/batches/{batch}/payments/{payment}"
         await change_back_and_forth(path, "sourceAmount", "7.00", "9.00")
         assert (await setup.gateway.request("GET", path)).body["payment"]["sourceAmount"] == "7.00"
+        path, name = f"/v1/batches/{batch}", "payments"
+        changes = [[{"id": payment, "sourceAmount": amount}] for amount in ("3.00", "4.00")]
+        await change_back_and_forth(path, name, *changes)
+        assert (await setup.gateway.request("GET", path)).body["batch"]["amount"] == "3.00"
 
 
 async def test_quote_of_amounts_that_were_changed_since_is_made_again(tmp_path: Path) -> None:
@@ -320,12 +324,24 @@ async def test_payment_that_was_deleted_since_is_added_again(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("is_removed_by_patch", [True, False])
 @pytest.mark.parametrize(
-    ("is_draft", "is_added_by_patch"), [(True, True), (True, False), (False, False)]
+    ("is_draft", "is_added_by_patch", "answers"),
+    [
+        (True, True, "full"),
+        (True, False, "full"),
+        (False, False, "full"),
+        (False, False, "bare"),
+        (False, True, "bare"),
+    ],
 )
 async def test_payment_whose_answer_was_lost_is_added_again_after_its_removal(
-    is_draft: bool, is_added_by_patch: bool, is_removed_by_patch: bool, tmp_path: Path
+    is_draft: bool,
+    is_added_by_patch: bool,
+    answers: Literal["full", "bare"],
+    is_removed_by_patch: bool,
+    tmp_path: Path,
 ) -> None:
-    async with open_gateway_with_faults(tmp_path, inferred=not is_draft) as setup:
+    options = {"inferred": not is_draft, "answers": answers}
+    async with open_gateway_with_faults(tmp_path, **options) as setup:
         recipient = await create_recipient(setup.gateway)
         batch = await create_batch(setup.gateway, recipient, "5.00", "6.00")
         path = f"/v1/batches/{batch}"

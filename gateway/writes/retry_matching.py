@@ -13,6 +13,7 @@ from gateway.writes.write_request import WriteRequest
 from mappings.effects import Operation, Request
 from mappings.failures import Failure, Halted, Invalid, Problem
 from mappings.forwarded_writes import FORWARDED_PREFIX
+from mappings.lazy_sequences import iterate_field
 from mappings.signed_writes import BLOCKED_BY_SIGNED_CHANGES, CHANGE
 
 RETRY_WINDOW = timedelta(hours=24)
@@ -144,7 +145,7 @@ class RetryMatcher:
         names, body = _OVERWRITING_OPERATIONS.get(name), request.body
         changes_payments = name == "update_batch" and isinstance(body, Mapping)
         is_creation = name in _CREATIONS
-        if changes_payments and body.get("payments"):
+        if changes_payments and not all(iterate_field(body.get("payments") or (), "id")):
             # The payments of a draft that it added, which must not be added again unless deleted.
             names, is_creation = _REMOVALS, True
         elif changes_payments and body.get("remove_payments"):

@@ -1,0 +1,98 @@
+"""Batches and payments that the service shows a little later than it confirms them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from time import time
+from typing import Any
+
+import pytest
+
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    open_gateway_and_service,
+    request_successfully,
+)
+from tests.signed_requests import SigningClient, send_raw
+from tests.simulator import Fault, Service, ServiceOptions
+
+NOT_FOUND = b'{"ok":false,"errors":[{"code":"not_found","message":"Object not found."}]}'
+
+
+def hide_path(service: Service, path: str) -> None:
+    """Lets the service answer reads of a path with 404 until its faults are cleared."""
+    service.faults.append(Fault("GET", path, status=404, body=NOT_FOUND, times=100))
+
+
+@pytest.mark.parametrize("answers", ["full", "bare"])
+async def test_batch_just_created_is_not_taken_for_an_unknown_one(
+    answers: Any, tmp_path: Path
+) -> None:
+    service = Service(seed=1, options=ServiceOptions(answers=answers))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        hide_path(service, "/v1/batch/*/summary")
+        batch = await create_batch(gateway, recipient, "10.00")
+        requests: list[tuple[str, str, Any]] = [
+            ("GET", "", None),
+            ("GET", "/payments", None),
+            ("GET", "/summary", None),
+            ("PATCH", "", {"description": "May"}),
+            ("POST", "/payments", {"recipient": {"id": recipient}, "sourceAmount": "20.00"}),
+            ("POST", "/generate-quote", None),
+            ("POST", "/start-processing", None),
+            ("DELETE", "", None),
+        ]
+        for method, path, body in requests:
+            response = await gateway.request(method, f"/v1/batches/{batch}{path}", body)
+            assert (response.status, response.headers.get("Retry-After")) == (500, "5"), path
+            assert "not show" in response.body["errors"][0]["message"]
+        assert [call.path for call in service.list_requests("POST")][2:] == ["/v1/batches"]
+        service.faults.clear()
+        for method, path, body in requests[:-1]:
+            await request_successfully(gateway, method, f"/batches/{batch}{path}", body)
+        assert len(service.batch_starts) == 1
+
+
+async def test_batch_just_created_and_deleted_elsewhere_is_not_found(tmp_path: Path) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "10.00")
+        (upstream,) = service.find_or_create_tenant().batches
+        target = f"/v1/batches/{upstream}"
+        request = SigningClient().build_request("DELETE", target, stamp=int(time()))
+        assert (await send_raw(gateway, request)).status == 200
+        response = await gateway.request("GET", f"/v1/batches/{batch}")
+        assert (response.status, response.body["errors"][0]["code"]) == (404, "not_found")
+
+
+async def test_payment_just_added_is_found_by_its_id_alone(tmp_path: Path) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient)
+        (upstream,) = service.find_or_create_tenant().batches
+        request = SigningClient().build_request(
+            target=f"/v1/batch/{upstream}/summary", stamp=int(time())
+        )
+        summary = (await send_raw(gateway, request)).body
+        added = {"recipient": {"id": recipient}, "sourceAmount": "20.00"}
+        path = f"/batches/{batch}/payments"
+        payment = (await request_successfully(gateway, "POST", path, added))["payment"]["id"]
+        hide_path(service, "/v1/payments/*")
+        answer = await request_successfully(gateway, "GET", f"/payments/{payment}")
+        assert (answer["payment"]["id"], answer["payment"]["batch"]["id"]) == (payment, batch)
+        service.faults.append(
+            Fault("GET", "/v1/batch/*/summary", status=200, body=summary, times=9)
+        )
+        assert json.loads(summary)["batchSummary"]["payments"] == []
+        response = await gateway.request("GET", f"/v1/payments/{payment}")
+        assert (response.status, response.headers["Retry-After"]) == (500, "5")
+        service.faults.clear()
+        await request_successfully(gateway, "DELETE", f"{path}/{payment}")
+        assert await load_payment_ids(gateway, batch) == []
+        response = await gateway.request("GET", f"/v1/payments/{payment}")
+        assert (response.status, response.body["errors"][0]["code"]) == (404, "not_found")
