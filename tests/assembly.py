@@ -41,7 +41,7 @@ from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
 from gateway.writes.idempotency import IdempotencyGuard
-from gateway.writes.instance_leases import Heartbeats
+from gateway.writes.instance_leases import InstanceLeases
 from gateway.writes.journal import Journal
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.reconciler import WriteReconciler
@@ -183,7 +183,7 @@ def assemble_parts(
         ),
     )
     reconciler = WriteReconciler(
-        store, journal, executor, outcome_policy, Heartbeats(store, journal.instance)
+        store, journal, executor, outcome_policy, InstanceLeases(store, journal.instance)
     )
     guard = IdempotencyGuard(journal, executor, reconciler, WAIT_SECONDS)
     return GatewayParts(store, object_states, journal, executor, reconciler, guard, ids)

@@ -84,8 +84,8 @@ async def test_gateway_recovers_from_database_outage_without_restart(
                 assert outage_metrics.sum("payout_gateway_database_up") == 0
                 assert outage_metrics.get_value("payout_gateway_api_keys") == []
                 assert math.isnan(outage_metrics.sum("payout_gateway_in_doubt_writes"))
-                await asyncio.sleep(1)  # several heartbeats
-                assert "".join(capfd.readouterr()).count('"heartbeat"') <= 1
+                await asyncio.sleep(1)  # several renewals
+                assert "".join(capfd.readouterr()).count('"lease_renewal"') <= 1
                 await tcp_proxy.restore()
                 assert await load_status(gateway, f"/recipients/{recipient}") == 200
                 assert await load_status(gateway, "/recipients") == 200

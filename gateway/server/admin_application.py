@@ -92,7 +92,7 @@ def create_readiness_checks(settings: Settings, backends: Backends) -> dict[str,
         except StoreUnavailable as error:
             return str(error)
         # A database on a full disk can still be read. No write is needed to find out, because every
-        # process writes a heartbeat every few seconds.
+        # process renews its lease every few seconds.
         return str(store.database.write_error) if store.database.write_error else None
 
     async def find_environment_problem(name: str) -> str | None:

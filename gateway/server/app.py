@@ -141,7 +141,7 @@ async def run_gateway(
                 stack, settings, backends, runtime, usage=usage, clocks=clocks
             ),
         )
-        # Before the ports: without a heartbeat others would take over what runs here. Closed after
+        # Before the ports: without a lease others would take over what runs here. Closed after
         # them, to record the last deliveries.
         await stack.enter_async_context(runtime.reconciler)
         for periodic_task in _create_periodic_tasks(settings, backends, runtime):

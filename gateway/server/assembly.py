@@ -47,7 +47,7 @@ from gateway.upstream.passthrough import open_passthrough_client
 from gateway.writes.batch_routing import BatchRouting
 from gateway.writes.executor import FlowExecutor
 from gateway.writes.idempotency import IdempotencyGuard
-from gateway.writes.instance_leases import LEASE_TTL_SECONDS, Heartbeats
+from gateway.writes.instance_leases import LEASE_TTL_SECONDS, InstanceLeases
 from gateway.writes.journal import Journal
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.reconciler import WriteReconciler
@@ -58,8 +58,8 @@ class Clocks:
     """The clocks of a gateway, which tests replace.
 
     ``service`` is used for request timestamps; ``monotonic`` decides when a write that is not
-    visible can no longer be executed. A process without a heartbeat for ``lease_seconds`` is
-    considered dead.
+    visible can no longer be executed. A process that does not renew its lease for
+    ``lease_seconds`` is considered dead.
     """
 
     service: ServiceClock
@@ -184,8 +184,8 @@ async def open_flow_runtime(
         listing=ListReader(recipient_caches, ids.map_recipients_to_legacy_ids),
         load=load,
     )
-    heartbeats = Heartbeats(store, journal.instance, clocks.lease_seconds)
-    reconciler = WriteReconciler(store, journal, executor, outcome_policy, heartbeats)
+    leases = InstanceLeases(store, journal.instance, clocks.lease_seconds)
+    reconciler = WriteReconciler(store, journal, executor, outcome_policy, leases)
     idempotency_guard = IdempotencyGuard(
         journal,
         executor,

@@ -33,14 +33,17 @@ class DatabaseClock:
         self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLE_COUNT)
         """Round-trip times, and the seconds by which the database's time was ahead of ours."""
 
-    async def measure(self) -> None:
-        """Compares both clocks; raises StoreUnavailable."""
+    async def measure(self) -> datetime | None:
+        """Compares both clocks; returns the database's time, None if it has no clock.
+
+        Raises StoreUnavailable.
+        """
         started_at = self._monotonic()
         if self._monotonic_epoch is None:
             self._monotonic_epoch = self._fallback() - timedelta(seconds=started_at)
         time_of_database = await self._database.read_clock()
         if time_of_database is None:
-            return
+            return None
         ended_at = self._monotonic()
         round_trip = ended_at - started_at
         offset = time_of_database.timestamp() - (started_at + ended_at) / 2
@@ -51,6 +54,7 @@ class DatabaseClock:
         ):
             self._samples.clear()
         self._samples.append((round_trip, offset))
+        return time_of_database
 
     def now(self) -> datetime:
         if not self._samples:

@@ -341,12 +341,11 @@ freezes = Table(
 )
 
 instances = Table(
-    # Running instances. One whose counter stops is dead; clocks play no part.
+    # Running instances; see writes/instance_leases.py.
     "instances",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("beats", BigInteger, nullable=False),
-    Column("began_at", UTCDateTime, nullable=False),
+    Column("renewed_at", UTCDateTime, nullable=False),
 )
 
 request_counts = Table(

@@ -28,7 +28,7 @@ from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.writes import stored_responses
 from gateway.writes.caller import Caller
 from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, FlowExecutor
-from gateway.writes.instance_leases import Heartbeats
+from gateway.writes.instance_leases import InstanceLeases
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
@@ -91,7 +91,7 @@ class WriteReconciler:
         journal: Journal,
         executor: FlowExecutor,
         policy: OutcomePolicy,
-        heartbeats: Heartbeats,
+        leases: InstanceLeases,
     ) -> None:
         self._store = store
         self.has_other_instances = not store.is_of_one_process
@@ -99,16 +99,16 @@ class WriteReconciler:
         self._journal = journal
         self._executor = executor
         self._policy = policy
-        self._heartbeats = heartbeats
+        self._leases = leases
         self._due_at: dict[_Attempt, float] = {}
         """When the next attempt is due, by the monotonic clock."""
         # Apart from each other: a service that hangs may delay the sweep.
         self._periodic_tasks = (
-            # More often than a heartbeat is due, so that resets are saved early.
+            # More often than a renewal is due, so that resets are saved early.
             PeriodicTask(
-                "heartbeat",
-                heartbeats.beat_seconds / 4,
-                self._save_resets_and_beat,
+                "lease_renewal",
+                leases.renewal_seconds / 4,
+                partial(leases.save_resets_and_renew, journal.deliveries.save_resets_so_far),
                 runs_at_stop=False,
             ),
             PeriodicTask("in_doubt_check", SWEEP_SECONDS, self._sweep, runs_at_stop=False),
@@ -122,7 +122,7 @@ class WriteReconciler:
         self._expired_at = 0.0
 
     async def __aenter__(self) -> Self:
-        await self._heartbeats.register()
+        await self._leases.register()
         for task in self._periodic_tasks:
             await task.__aenter__()
         self._delivery_task = asyncio.create_task(self._save_deliveries_as_recorded())
@@ -138,7 +138,7 @@ class WriteReconciler:
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
             await self._journal.deliveries.save_deliveries_and_resets()
-            await self._heartbeats.unregister()
+            await self._leases.unregister()
         except StoreUnavailable as unavailable:
             log.error("database_unavailable", reason=str(unavailable))
 
@@ -289,7 +289,7 @@ class WriteReconciler:
             return
         try:
             async with asyncio.timeout(deadline - self._journal.monotonic()):
-                await self._heartbeats.wait_for_whole_heartbeats(instances)
+                await self._leases.wait_for_saved_resets(instances)
         except TimeoutError:
             raise Unknown(
                 "it is not known whether the client received the first response",
@@ -297,11 +297,6 @@ class WriteReconciler:
             ) from None
 
     # The sweep
-
-    async def _save_resets_and_beat(self) -> None:
-        # If this fails, no heartbeat is sent, because it would say that the resets are saved.
-        await self._journal.deliveries.save_resets_so_far()
-        await self._heartbeats.beat()
 
     async def _sweep(self) -> None:
         await self._journal.deliveries.save_disconnects()
@@ -366,7 +361,7 @@ class WriteReconciler:
     async def load_leases_of_operations(self, records: Iterable[OperationRecord]) -> None:
         """Loads the leases of the operations' instances; call it before ``is_operation_executing``."""
         active_states = (RUNNING, DONE)
-        await self._heartbeats.refresh_leases_if_any_unknown(
+        await self._leases.refresh_if_any_unknown(
             record.instance for record in records if record.state in active_states
         )
 
@@ -378,7 +373,7 @@ class WriteReconciler:
         return (
             record.state == RUNNING
             and not is_own
-            and self._heartbeats.is_instance_alive(record.instance)
+            and self._leases.is_instance_alive(record.instance)
         )
 
     def is_own(self, record: OperationRecord) -> bool:
@@ -386,7 +381,7 @@ class WriteReconciler:
 
     def is_owned_by_other(self, record: OperationRecord) -> bool:
         """Whether another live process has the operation, or had it last."""
-        return not self.is_own(record) and self._heartbeats.is_instance_alive(record.instance)
+        return not self.is_own(record) and self._leases.is_instance_alive(record.instance)
 
     def _forget_closed_operations(self, open_ids: set[str]) -> None:
         self._due_at = {key: due_at for key, due_at in self._due_at.items() if key[0] in open_ids}

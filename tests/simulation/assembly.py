@@ -46,7 +46,7 @@ from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
 from gateway.writes.idempotency import IdempotencyGuard
-from gateway.writes.instance_leases import LEASE_TTL_SECONDS, Heartbeats
+from gateway.writes.instance_leases import LEASE_TTL_SECONDS, InstanceLeases
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
@@ -345,9 +345,11 @@ class Gateway:
             optional_endpoints,
             policy=self._outcome_policy,
         )
-        instances = Heartbeats(store, self._journal.instance, self.lease_seconds, process.monotonic)
+        leases = InstanceLeases(
+            store, self._journal.instance, self.lease_seconds, process.monotonic
+        )
         self._reconciler = WriteReconciler(
-            store, self._journal, self._executor, self._outcome_policy, instances
+            store, self._journal, self._executor, self._outcome_policy, leases
         )
         self._idempotency_guard = IdempotencyGuard(
             self._journal, self._executor, self._reconciler, PATIENCE_SECONDS

@@ -308,9 +308,10 @@ MISTAKES: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
     _refused_create_is_undone_once: {
         **_TWO_CLIENTS,
         "duplicate_rate": 0.0,
-        "scenarios": 4,
-        "network": 0.6,
-        "deliveries": _select_deliveries("429", "lost before"),
+        "scenarios": 12,
+        **dict.fromkeys(("kill_rate", "state", "interruption_rate"), 0.0),
+        "network": 0.5,
+        "deliveries": _select_deliveries("429"),
     },
 }
 """Each with the conditions that reveal it soonest."""

@@ -505,7 +505,7 @@ async def test_second_gateway_on_one_sqlite_file_is_refused(tmp_path: Path) -> N
 async def test_command_sees_whether_a_gateway_runs_and_creates_no_lock_file(tmp_path: Path) -> None:
     state = State(url=f"sqlite:///{tmp_path}/a.db", encryption_key_file=tmp_path / "a.key")
     async with open_store(state) as store:
-        row = {"id": "one", "beats": 0, "began_at": store.clock()}
+        row = {"id": "one", "renewed_at": store.clock()}
         await execute(store, instances.insert().values(row))
         assert await store.list_live_instances() == set()
         assert not (tmp_path / "a.db.lock").exists(), "a gateway of another user could not open it"
