@@ -35,8 +35,12 @@ def fetch_if_exists(path: str) -> Generator[Step, Any, JSON]:
 def fetch_whole_list(
     path: str, rows_key: str, query: Mapping[str, str], witness: tuple[str, ...] | None = None
 ) -> Generator[Step, Any, list[dict[str, JSON]] | None]:
-    """Fetches every row of a list; None if it is too long. Raises Unreachable without a list."""
+    """Fetches every row of a list; None if it is too long.
+
+    Raises Unreachable without a list, or if it ends before the service's count of its rows.
+    """
     rows: dict[str, dict[str, JSON]] = {}
+    records = 0
     body, query = yield from paging.fetch_first_page(path, query, probe_ids=witness)
     for number in range(1, MAX_LIST_PAGES + 1):
         if number > 1:
@@ -50,6 +54,9 @@ def fetch_whole_list(
         rows |= {str(row.get("id")): row for row in page_rows}
         # Without ``meta`` only a page without a new row is known to be past the end.
         is_new = len(rows) > previous_count
+        records = paging.parse_record_count(body, records)
+        if not is_new and len(rows) < records:
+            raise Unreachable(f"the list of {rows_key} ended half-way")
         if number >= paging.compute_last_page_to_read(body, number, is_new=is_new):
             return [*rows.values()]
     return None

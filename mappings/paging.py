@@ -111,9 +111,11 @@ def load_all_rows(
 ) -> Generator[Step, Any, dict[str, dict[str, JSON]]]:
     """Reads all pages of a list, by id, several in parallel.
 
-    The first page is read alone, since it gives their number.
+    The first page is read alone, since it gives their number. Raises Unreachable if the list ends
+    before the service's count of its rows.
     """
     rows: dict[str, dict[str, JSON]] = {}
+    records = 0
     first_body, query = yield from fetch_first_page(path, probe_ids=probe_ids)
     bodies: list[Any] = [first_body]
     number, pages = 1, 1
@@ -134,10 +136,19 @@ def load_all_rows(
             previous_count = len(rows)
             page_rows = (row for row in body.get(list_field) or [] if isinstance(row, dict))
             rows |= {str(row.get("id")): row for row in page_rows}
+            records, is_new = parse_record_count(body, records), len(rows) > previous_count
+            if not is_new and len(rows) < records:
+                raise Unreachable("the service ended its list half-way")
             # A service that ignores paging would return the same rows forever.
-            pages = compute_last_page_to_read(body, number, is_new=len(rows) > previous_count)
+            pages = compute_last_page_to_read(body, number, is_new=is_new)
             number += 1
     return rows
+
+
+def parse_record_count(body: Mapping[str, JSON], default: int) -> int:
+    """Parses the number of rows of the whole list, from the ``meta`` of one page."""
+    meta = body.get("meta")
+    return parse_count_or_default(meta.get("records") if isinstance(meta, dict) else None, default)
 
 
 def parse_count_or_default(value: JSON, default: int) -> int:

@@ -19,7 +19,7 @@ from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest
 from mappings.effects import JSON
 from mappings.failures import Unreachable
 from mappings.ids import ID_PATTERN
-from mappings.paging import compute_last_page_to_read, parse_count_or_default
+from mappings.paging import compute_last_page_to_read, parse_record_count
 
 HOUR_SECONDS = 3600
 PAGE_SIZE = 100
@@ -120,7 +120,7 @@ class LegacyReader:
         for _ in range(MAX_LIST_PASSES):
             records, has_shrunk = 0, False
             async for body, rows in self._iter_pages(path, name, query):
-                before, records = records, _parse_record_count(body, len(seen_ids | rows.keys()))
+                before, records = records, parse_record_count(body, len(seen_ids | rows.keys()))
                 has_shrunk = has_shrunk or records < before
                 for id_ in [row_id for row_id in rows if row_id not in seen_ids]:  # in their order
                     seen_ids.add(id_)
@@ -145,11 +145,6 @@ class LegacyReader:
             pages = compute_last_page_to_read(body, number, is_new=bool(rows.keys() - read_ids))
             read_ids |= rows.keys()
             number += 1
-
-
-def _parse_record_count(body: Mapping[str, JSON], default: int) -> int:
-    meta = body.get("meta")
-    return parse_count_or_default(meta.get("records") if isinstance(meta, dict) else None, default)
 
 
 def _require_rows(body: Mapping[str, JSON], path: str, name: str) -> list[Mapping[str, JSON]]:

@@ -21,6 +21,7 @@ from mappings.effects import (
     Step,
     WriteOutcome,
 )
+from mappings.failures import Unreachable
 from mappings.outcome_rules import (
     build_batch_creation_outcome_rule,
     build_batch_edit_outcome_rule,
@@ -165,6 +166,13 @@ def test_batch_claimed_by_another_write_is_not_read() -> None:
         read_outcome(build_batch_creation_outcome_rule(BATCH_BODY), {}, write_of_claimed_batch),
         Absent,
     )
+
+
+def test_list_that_ends_before_its_count_is_no_proof_of_absence() -> None:
+    rule_flow = build_batch_creation_outcome_rule(BATCH_BODY)(IN_DOUBT_WRITE)
+    rule_flow.send(None)
+    with pytest.raises(Unreachable):
+        rule_flow.send({"batches": [], "meta": {"pages": 1, "records": 1}})
 
 
 @pytest.mark.parametrize("creation_fields", [{}, {"createdAt": None}], ids=["unlisted", "empty"])
