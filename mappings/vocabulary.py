@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mappings.effects import JSON, Vocabulary
+from mappings.failures import Problem
 from mappings.field_types import Word
 from mappings.shape_index import ListNode, Mark, ObjectNode, index_shape, rewrite_marked_texts
 
@@ -87,6 +88,13 @@ class VocabularyTranslator:
                 node = node.fields.get(key)
             parts.append(part)
         return ".".join(parts)
+
+    def translate_problem(self, shape: Any, problem: Problem) -> Problem:
+        """Translates the field of a problem, also within its message."""
+        if problem.field is None:
+            return problem
+        name = self.translate_field_path(shape, problem.field)
+        return Problem(problem.code, problem.message.replace(problem.field, name), name)
 
     def _translate_word_from_neutral(self, mark: Mark, value: str) -> str:
         return self._replace_word(mark, value, _NEUTRAL_WORDS, self._words)

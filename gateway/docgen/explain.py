@@ -39,7 +39,11 @@ from mappings.provenance import (
     is_field_path_within,
     iterate_json_leaves,
 )
-from mappings.vocabulary import build_current_translator, build_legacy_translator
+from mappings.vocabulary import (
+    VocabularyTranslator,
+    build_current_translator,
+    build_legacy_translator,
+)
 
 TIMESTAMP_PLACEHOLDER = "<timestamp>"
 
@@ -104,9 +108,10 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
             f"{method} {path} is not an operation of the legacy interface; `operations` lists them"
         )
     spelling = build_legacy_translator(vocabulary)
-    legacy_body = spelling.translate_to_neutral(operation.body_shape, _decode_body(operation, data))
+    sent_body = _decode_body(operation, data)
+    legacy_body = spelling.translate_to_neutral(operation.body_shape, sent_body)
     legacy_query = spelling.translate_to_neutral(operation.query_shape, parse_query(query))
-    explanation = Explanation(operation, list(iterate_json_leaves(legacy_body)))
+    explanation = Explanation(operation, list(iterate_json_leaves(sent_body)))
     try:
         body, problems = None, tuple[Problem, ...]()
         if operation.body_shape is not None:
@@ -137,7 +142,28 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
             (name, _explain_field_rejection(explanation.refusal, name))
             for name, _why in explanation.kept
         ]
+    _translate_explanation(explanation, spelling)
     return explanation
+
+
+def _translate_explanation(explanation: Explanation, spelling: VocabularyTranslator) -> None:
+    """Translates the names of the request's fields to the client's words."""
+    shape = explanation.operation.body_shape
+
+    def translate_origin(origin: FieldOrigin) -> FieldOrigin:
+        sent_in = origin.sent_in and spelling.translate_field_path(shape, origin.sent_in)
+        return replace(origin, sent_in=sent_in)
+
+    explanation.calls = [
+        replace(call, fields=tuple(map(translate_origin, call.fields)))
+        for call in explanation.calls
+    ]
+    explanation.kept = [
+        (spelling.translate_field_path(shape, name), reason) for name, reason in explanation.kept
+    ]
+    if refusal := explanation.refusal:
+        problems = [spelling.translate_problem(shape, problem) for problem in refusal.problems]
+        explanation.refusal = replace(refusal, problems=tuple(problems))
 
 
 def _explain_field_rejection(refusal: ErrorAnswer, name: str) -> str:
@@ -208,8 +234,10 @@ def _build_explained_call(call: Call, request: Request, settings: Settings) -> E
         body = spelling.translate_from_neutral(endpoint.body_shape, body)
     query = spelling.translate_from_neutral(endpoint.query_shape, dict(call.query))
     fields = [
-        replace(origin, field=spelling.translate_field_path(endpoint.body_shape, origin.field))
-        for origin in _iter_body_origins(call, request.body)
+        replace(origin, field=name, value=value)
+        for origin, (name, value) in zip(
+            _iter_body_origins(call, request.body), iterate_json_leaves(body), strict=True
+        )
     ]
     target = TargetBuilder(vocabulary).build(call, endpoint)
     is_query_signed = settings.upstream.signed_target == "path-and-query"

@@ -338,10 +338,9 @@ class LegacyCodec:
     ) -> Problem:
         """Translates the field name and the ids of a problem, also within its message."""
         message = replace_ids_in_text(problem.message, client_ids.get)
-        if problem.field is None:
-            return Problem(problem.code, message)
-        legacy_field = self._vocabulary.translate_field_path(body_shape, problem.field)
-        return Problem(problem.code, message.replace(problem.field, legacy_field), legacy_field)
+        return self._vocabulary.translate_problem(
+            body_shape, Problem(problem.code, message, problem.field)
+        )
 
 
 def _digest_body(body: JSON) -> str:

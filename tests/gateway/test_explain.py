@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.auth.signing import Credentials, compute_signature
-from gateway.config.settings import CurrentWords, Settings, Words
+from gateway.config.settings import CurrentWords, LegacyWords, Settings, Words
 from gateway.docgen.explain import Explanation, explain_request
 from mappings.failures import Invalid
 from tests.processes import build_configuration, run_installed_command
@@ -176,6 +176,30 @@ def test_explain_command_describes_a_refusal(tmp_path: Path) -> None:
         "The gateway rejects this request with status 406:\n    invalid_field: lastName" in result
     )
     assert "No call is made." in result
+
+
+def test_explanation_names_fields_in_words_of_each_side() -> None:
+    words = Words(legacy=LegacyWords(wallet="paypal"), current=CurrentWords(wallet="pp"))
+    body = {
+        "primary": {"method": "paypal", "currency": "USD"},
+        "accounts": {"paypal": {"address": "a@example.com"}},
+    }
+    path = "/v1/recipients/R-1/payout-methods"
+    explanation = explain("POST", path, body, vocabulary=words)
+    account_fields = explanation.calls[-1].fields
+    assert [(each.field, each.value, each.sent_in) for each in account_fields] == [
+        ("type", "pp", "primary.method"),
+        ("emailAddress", "a@example.com", "accounts.paypal.address"),
+        ("primary", True, None),
+    ]
+    assert ("accounts.paypal.address", "a@example.com") in explanation.sent
+    body["accounts"]["paypal"]["address"] = "nobody"
+    explanation = explain("POST", path, body, vocabulary=words)
+    assert explanation.refusal is not None
+    (problem,) = explanation.refusal.problems
+    assert problem.field == "accounts.paypal.address"
+    assert problem.message.startswith("accounts.paypal.address ")
+    assert "accounts.paypal.address" in dict(explanation.kept)
 
 
 def test_explanation_uses_configured_vocabulary() -> None:
