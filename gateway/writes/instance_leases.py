@@ -94,16 +94,16 @@ class InstanceLeases:
 
         On SQLite it deletes all others, because only one process may use the file.
         """
-        own_row = {"id": self._own_instance, "renewed_at": await self._measure_time()}
+        now = await self._measure_time()
 
         async def insert_instance(tx: Transaction) -> None:
             # The process lock on the file says that no other process is alive.
             if self._store.is_of_one_process:
                 await tx.execute(delete(instances))
-            await tx.execute(insert(instances).values(**own_row))
+            await tx.execute(insert(instances).values(id=self._own_instance, renewed_at=now))
 
         await self._store.write(insert_instance)
-        await self.refresh()
+        await self.refresh(now)
 
     async def save_resets_and_renew(self, save_resets: Callable[[], Awaitable[None]]) -> None:
         """Saves the connection resets so far; renews the lease if that is due.
@@ -130,24 +130,23 @@ class InstanceLeases:
         await self._store.write(renew)
         self._store.database.clear_write_error()
         self._last_renewed = self._monotonic()
-        await self.refresh()
+        await self.refresh(renewed_at)
 
     async def _measure_time(self) -> datetime:
         return await self._store.database_clock.measure() or self._store.clock()
 
-    async def refresh(self) -> None:
-        """Reads which leases are valid."""
+    async def refresh(self, now: datetime | None = None) -> None:
+        """Reads which leases are valid; ``now`` is the database's time, if it was just read."""
         async with self._refresh_lock:
-            leases = await self._load_leases()
+            leases = await self._load_leases(now or await self._measure_time())
             seconds_without_lock = RENEWALS_WITHOUT_LOCK * self.renewal_seconds
             self._is_valid = {
                 id_: lease.is_renewed_within(self._ttl_seconds, seconds_without_lock)
                 for id_, lease in leases.items()
             }
 
-    async def _load_leases(self) -> dict[str, _Lease]:
-        # Before the leases: after a pause in between they would all seem to have ended.
-        now = await self._measure_time()
+    async def _load_leases(self, now: datetime) -> dict[str, _Lease]:
+        """Loads the leases; ``now`` is from before: after a pause all would seem to have ended."""
         rows = await self._store.read(lambda tx: tx.fetch(_SELECT_INSTANCES))
         # If the clock was set back, a lease does not last until its time comes again.
         ages = {row.id: abs((now - row.renewed_at).total_seconds()) for row in rows}
@@ -173,7 +172,7 @@ class InstanceLeases:
         """
         called_at, ids = await self._measure_time(), frozenset(instance_ids)
         while True:
-            leases = await self._load_leases()
+            leases = await self._load_leases(await self._measure_time())
             if not any(
                 lease.renewed_at <= called_at
                 # One that was killed has lost its lock and its lease; one that was paused has not.
