@@ -203,14 +203,12 @@ def _translate_refusal(refusal: Refused) -> ErrorAnswer:
     A 5xx is an internal error whatever code it has: the service may send any code with it.
     """
     if refusal.status >= 500:
-        return build_legacy_error(_replace_message_with_service_message(refusal, INTERNAL_ERROR))
+        problem = _replace_message_with_service_message(refusal, INTERNAL_ERROR)
+        return ErrorAnswer(500, (problem,), refusal.retry_after)
     if refusal.status == 429:
         # Decided by status: a proxy's rate limit may have any code, or none.
-        return ErrorAnswer(
-            429,
-            (_replace_message_with_service_message(refusal, RATE_LIMIT_EXCEEDED),),
-            refusal.retry_after,
-        )
+        problem = _replace_message_with_service_message(refusal, RATE_LIMIT_EXCEEDED)
+        return ErrorAnswer(429, (problem,), refusal.retry_after)
     # Validation errors take precedence: the client can correct them.
     if faults := [problem for problem in refusal.problems if problem.code in VALIDATION_CODES]:
         words = _build_field_word_map(refusal.field_map)

@@ -16,7 +16,7 @@ from msgspec import structs
 from mappings import banking, legacy
 from mappings.banking import build_empty_field_problem, build_invalid_field_problem
 from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, SubFlow
-from mappings.failures import Failure, Halted, Problem, Refused
+from mappings.failures import Failure, Problem, Refused
 from mappings.government_ids import ClientGovernmentId
 from mappings.objects import (
     ACCOUNT_TYPE_BY_METHOD,
@@ -400,6 +400,6 @@ def _update_account(
         if current_account is None:
             raise
         if current_account["recipientAccountId"] == account["recipientAccountId"]:
-            raise Halted(_NOT_SHOWN_YET, retry_after=5) from None
+            raise Refused(500, [_NOT_SHOWN_YET], retry_after="5") from None
         call = build_account_change_call(id_, current_account, fields, field_map)
         return (yield from send_account_with_number_retry(call, country, options))

@@ -120,3 +120,30 @@ async def test_payout_sent_back_in_the_millisecond_of_a_shown_change_is_unchange
             assert account.id == account_id
     finally:
         await simulator.stop()
+
+
+@pytest.mark.parametrize("is_in_recipient", [False, True], ids=["payout", "recipient"])
+async def test_an_added_account_is_deleted_if_the_other_one_is_shown_late(
+    is_in_recipient: bool, tmp_path: Path
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        await show_as_now(gateway, service)
+        path = f"/recipients/{recipient}"
+        (stored,) = service.find_or_create_tenant().recipients.values()
+        payout_path = f"{path}/payout-methods"
+        await request_successfully(
+            gateway, "PATCH", payout_path, build_wallet("eve@wallet.example.com")
+        )
+        (account,) = stored.accounts
+        payout = {**FIRST_WALLET, "accounts": FIRST_WALLET["accounts"] | BANK["accounts"]}
+        payout["primary"] = {"method": "wallet", "currency": "USD"}
+        if is_in_recipient:
+            body = {"payout": payout, "firstName": "Eve"}
+            response = await gateway.request("PATCH", f"/v1{path}", body)
+        else:
+            response = await gateway.request("PATCH", f"/v1{payout_path}", payout)
+        assert (response.status, response.headers["Retry-After"]) == (500, "5"), response.text
+        assert stored.accounts == [account]
+        assert stored.fields["firstName"] == "Ada"
