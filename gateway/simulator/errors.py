@@ -80,6 +80,9 @@ class Problems:
     def add_problem(self, code: str, name: str, message: str) -> None:
         self.collected.append(Problem(code, message, self.prefix + name))
 
+    def has_problem_of(self, name: str) -> bool:
+        return any(problem.field == self.prefix + name for problem in self.collected)
+
     def iter_objects(
         self, body: JsonObject, field_name: str
     ) -> Iterator[tuple["Problems", JsonObject]]:

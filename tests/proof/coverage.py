@@ -1270,6 +1270,7 @@ def _more_of_the_long_run() -> Iterator[Sequence]:
             patch(ONE_R, {"lastName": "Byron", WHOLE_OBJECT: True}),
             patch(METHODS, {**brazil, "accounts": {"bank": {
                 **brazil["accounts"]["bank"], "governmentId": "****01"}}}),
+            *(patch(ONE_R, {"ssn": ssn, "payout": other_id}) for ssn in ("900000003", "****11")),
             *with_recipient_reads(),
         ],
     )  # fmt: skip

@@ -270,26 +270,6 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         ),
     ),
     KnownDifference(
-        "what is wrong with a government id that cannot be replaced",
-        "current 2.4",
-        "that others would be lost is enough; what else is wrong with it is told by one side",
-        WITH_PAYOUT,
-        CHANGE_KINDS,
-        ERRORS,
-        _build_accompanying(
-            AccompanyingErrors(
-                f"{BANK_FIELD}.governmentId",
-                "control",
-                _build_missing(f"{BANK_FIELD}.governmentId"),
-            ),
-            AccompanyingErrors(
-                f"{BANK_FIELD}.governmentId",
-                "candidate",
-                _build_invalid(f"{BANK_FIELD}.governmentId"),
-            ),
-        ),
-    ),
-    KnownDifference(
         "a language of none, beside what is wrong by itself",
         "current 4.1",
         "whether it may be null the service decides; it is not asked where a body is wrong by itself",

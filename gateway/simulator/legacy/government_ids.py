@@ -69,13 +69,6 @@ def replace_government_ids(recipient: JsonObject, sent_ids: Iterable[SentId]) ->
     ids, entries = list(sent_ids), dict[str, JsonObject]()
     if not ids:
         return False
-    # The service replaces all ids together, and responses show them masked: a client cannot repeat
-    # the id of another country, which would be lost.
-    previous_countries = {entry["country"] for entry in recipient.get("governmentIds", [])}
-    if previous_countries - {sent_id.country for sent_id in ids}:
-        message = "Recipient has a government id of another country"
-        ids[0].problems.add_invalid_field(ids[0].field, message)
-        return False
     for sent_id in ids:
         # A recipient has one US id. An SSN that is malformed is refused anyway.
         ssn = str(entries[sent_id.country]["value"]) if sent_id.country in entries else ""
@@ -83,5 +76,12 @@ def replace_government_ids(recipient: JsonObject, sent_ids: Iterable[SentId]) ->
             sent_id.problems.add_invalid_field(sent_id.field, "Is not the ssn sent with it")
         else:
             entries[sent_id.country] = sent_id.build_checked_entry(str(recipient.get("type")))
-    recipient["governmentIds"] = list(entries.values())
+    # The service replaces all ids together, and responses show them masked: a client cannot repeat
+    # the id of another country, which would be lost.
+    previous_ids = recipient.get("governmentIds", [])
+    others = [entry for entry in previous_ids if entry["country"] not in entries]
+    problems, field = ids[0].problems, ids[0].field
+    if others and not problems.has_problem_of(field):
+        problems.add_invalid_field(field, "Recipient has a government id of another country")
+    recipient["governmentIds"] = [*others, *entries.values()]
     return True
