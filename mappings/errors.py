@@ -90,6 +90,11 @@ OVERLOADED = Problem(
     "internal_server_error",
     "The gateway is overloaded; nothing was sent. Try again later.",
 )
+RECIPIENT_NOT_SHOWN_YET = Problem(
+    "internal_server_error",
+    "The service does not show the last changes of this recipient yet; it was not changed. "
+    "Try again later.",
+)
 RATE_LIMIT_EXCEEDED = Problem("rate_limit_exceeded", "Rate limit exceeded.")
 BODY_TOO_LARGE = Problem("invalid_field", "The body is too large.")
 

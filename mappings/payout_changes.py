@@ -16,6 +16,7 @@ from msgspec import structs
 from mappings import banking, legacy
 from mappings.banking import build_empty_field_problem, build_invalid_field_problem
 from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, SubFlow
+from mappings.errors import RECIPIENT_NOT_SHOWN_YET
 from mappings.failures import Failure, Problem, Refused
 from mappings.government_ids import ClientGovernmentId
 from mappings.objects import (
@@ -50,12 +51,6 @@ from mappings.payouts import (
     validate_primary_method,
 )
 from mappings.recipient_outcomes import build_account_change_call
-
-_NOT_SHOWN_YET = Problem(
-    "internal_server_error",
-    "The service does not show the last changes of this recipient yet; "
-    "its payout methods were not changed. Try again later.",
-)
 
 
 @dataclass(eq=False)
@@ -400,6 +395,6 @@ def _update_account(
         if current_account is None:
             raise
         if current_account["recipientAccountId"] == account["recipientAccountId"]:
-            raise Refused(500, [_NOT_SHOWN_YET], retry_after="5") from None
+            raise Refused(500, [RECIPIENT_NOT_SHOWN_YET], retry_after="5") from None
         call = build_account_change_call(id_, current_account, fields, field_map)
         return (yield from send_account_with_number_retry(call, country, options))

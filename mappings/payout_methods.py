@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 from mappings import (
     government_ids,
@@ -71,20 +72,16 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
     payout = payouts.drop_masks_sent_back(
         payouts.parse_payout(request.body, "", request.problems), recipient
     )
-    # New accounts are compared with none.
-    is_late = (not is_replacement or payout.has_shown_mask) and (
-        yield from recipient_reads.is_shown_late(recipient)
-    )
+    is_late = yield from recipient_reads.is_shown_late(recipient)
     changes = payout_changes.detect_payout_changes(
         payout, recipient, facts, is_replacement=is_replacement, is_shown_late=is_late
     )
     ids = changes.government_ids
-    request.raise_if_invalid(
-        [
-            *changes.validate(request.options),
-            *government_ids.validate_government_ids(ids, recipient, request.options),
-        ]
+    problems = chain(
+        changes.validate(request.options),
+        government_ids.validate_government_ids(ids, recipient, request.options),
     )
+    recipient_reads.raise_if_invalid(request, problems, is_shown_late=is_late)
     # Sent before the accounts, because in some countries the service requires the government id
     # first.
     if ids:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -17,15 +17,17 @@ from mappings.effects import (
     ListQuery,
     LoadFacts,
     Parallel,
+    Request,
     Step,
     SubFlow,
 )
-from mappings.errors import NOT_FOUND
-from mappings.failures import Invalid
+from mappings.errors import NOT_FOUND, RECIPIENT_NOT_SHOWN_YET
+from mappings.failures import Halted, Invalid, Problem
 from mappings.lazy_sequences import filter_rows
 from mappings.list_filters import Filters, filter_payments
 from mappings.matching import Entry, Payment, extract_recipient_id
 from mappings.objects import (
+    UPSTREAM_STATUS,
     Facts,
     apply_payment_id_redirects,
     build_payment_id_redirects_load,
@@ -73,6 +75,17 @@ def is_shown_late(recipient: Mapping[str, JSON]) -> Generator[Step, Any, bool]:
         return True
 
 
+def raise_if_invalid(request: Request, problems: Iterable[Problem], *, is_shown_late: bool) -> None:
+    """Raises Invalid for a problem of a change; Halted if the recipient is shown late.
+
+    Compared with the recipient as it is, the request may have no problem, unless its body has one.
+    """
+    problems = [*problems]
+    if is_shown_late and problems and not request.problems:
+        raise Halted(RECIPIENT_NOT_SHOWN_YET, retry_after=5)
+    request.raise_if_invalid(problems)
+
+
 def load_recipient_and_call_result(
     recipient_id: str, call: Call
 ) -> Generator[Step, Any, tuple[RecipientWithFacts, Any]]:
@@ -93,16 +106,21 @@ def load_recipient_and_call_result(
 def _complete_with_valid_facts(
     recipient_id: str, recipient: Mapping[str, JSON], facts: Facts
 ) -> Generator[Step, Any, RecipientWithFacts]:
-    """Returns a recipient with its facts, and deletes a stored status that is out of date."""
+    """Returns a recipient with its facts, and deletes a stored status that is out of date.
+
+    If the service does not show the change to it yet, the recipient has that status.
+    """
     if is_deleted_for_clients(recipient, facts):
         raise Invalid(NOT_FOUND)
     word = facts.get("status")
-    if word and not is_legacy_status_still_valid(word, recipient.get("status")):
-        # The status has been changed elsewhere, and the service's value wins (contract, section 3).
-        yield CompareAndSet("recipient", recipient_id, {"status": None})
-        other_facts = {name: fact for name, fact in facts.items() if name != "status"}
-        facts = {**other_facts, "status_shown_before": word}
-    return recipient, facts
+    if not word or is_legacy_status_still_valid(word, recipient.get("status")):
+        return recipient, facts
+    if (yield from is_shown_late(recipient)):
+        return {**recipient, "status": UPSTREAM_STATUS.get(word, word)}, facts
+    # The status has been changed elsewhere, and the service's value wins (contract, section 3).
+    yield CompareAndSet("recipient", recipient_id, {"status": None})
+    other_facts = {name: fact for name, fact in facts.items() if name != "status"}
+    return recipient, {**other_facts, "status_shown_before": word}
 
 
 ALL_ROWS = 10**9

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 
 from msgspec import structs
 
@@ -292,13 +293,12 @@ def update_recipient(request: Request) -> Flow:
         *recipient_bodies.extract_ssn_as_government_ids(body),
         *changes.government_ids,
     ]
-    request.raise_if_invalid(
-        [
-            *recipient_bodies.validate_recipient_update(body, recipient, facts),
-            *changes.validate(options),
-            *government_ids.validate_government_ids(government_id_list, recipient, options),
-        ]
+    problems = chain(
+        recipient_bodies.validate_recipient_update(body, recipient, facts),
+        changes.validate(options),
+        government_ids.validate_government_ids(government_id_list, recipient, options),
     )
+    recipient_reads.raise_if_invalid(request, problems, is_shown_late=is_late)
     fields = recipient_bodies.build_recipient_update_fields(
         body, recipient, facts, government_id_list, is_shown_late=is_late
     )

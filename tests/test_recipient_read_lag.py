@@ -147,3 +147,55 @@ async def test_an_added_account_is_deleted_if_the_other_one_is_shown_late(
         assert (response.status, response.headers["Retry-After"]) == (500, "5"), response.text
         assert stored.accounts == [account]
         assert stored.fields["firstName"] == "Ada"
+
+
+async def test_a_status_of_ours_outlasts_answers_that_do_not_show_the_change_yet(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        path = f"/recipients/{await create_recipient(gateway)}"
+        await show_as_now(gateway, service)
+        await request_successfully(gateway, "PATCH", path, {"status": "disabled"})
+        while True:
+            shown = (await request_successfully(gateway, "GET", path))["recipient"]
+            assert shown["status"] == "disabled"
+            await request_successfully(gateway, "PATCH", path, shown)
+            (stored,) = service.find_or_create_tenant().recipients.values()
+            assert stored.status == "suspended"
+            if not service.faults:
+                break
+            service.faults.clear()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("PATCH", "", {"ssn": "123456789"}), ("PATCH", "", {"ssn": "****89"})),
+        (
+            ("PATCH", "/payout-methods", {**BANK, "primary": {"method": "wallet", "currency": "USD"}}),
+            ("PATCH", "/payout-methods", {"primary": {"method": "bank"}}),
+        ),
+        (
+            ("POST", "/payout-methods", BANK),
+            ("POST", "/payout-methods", {**BANK, "accounts": {"bank": {
+                **BANK["accounts"]["bank"], "accountNum": "****90"}}}),
+        ),
+    ],
+    ids=["ssn", "method", "mask"],
+)  # fmt: skip
+async def test_a_request_that_fits_a_change_not_shown_yet_is_not_refused(
+    first: tuple[str, str, Any], second: tuple[str, str, Any], tmp_path: Path
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        path = f"/recipients/{await create_recipient(gateway)}"
+        await show_as_now(gateway, service)
+        method, suffix, body = first
+        await request_successfully(gateway, method, path + suffix, body)
+        method, suffix, body = second
+        response = await gateway.request(method, f"/v1{path}{suffix}", body)
+        if response.status != 200:
+            assert (response.status, response.headers["Retry-After"]) == (500, "5"), response.text
+        service.faults.clear()
+        await request_successfully(gateway, method, path + suffix, body)
