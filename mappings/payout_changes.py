@@ -7,9 +7,7 @@ sent; the remaining ones update the account that was shown, or create a new one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
 from msgspec import structs
 
@@ -17,7 +15,7 @@ from mappings import banking, legacy
 from mappings.banking import build_empty_field_problem, build_invalid_field_problem
 from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, SubFlow
 from mappings.errors import RECIPIENT_NOT_SHOWN_YET
-from mappings.failures import Failure, Problem, Refused
+from mappings.failures import Problem, Refused
 from mappings.government_ids import ClientGovernmentId
 from mappings.objects import (
     ACCOUNT_TYPE_BY_METHOD,
@@ -32,25 +30,23 @@ from mappings.objects import (
 )
 from mappings.payouts import (
     Payout,
-    PlannedAccount,
     Recipient,
-    add_accounts,
     build_account_body,
-    build_change_undo_call,
-    build_unknown_method_problem,
-    call_with_current_id,
+    collect_account_ids,
     delete_replaced_accounts,
     map_account_field_names_to_client,
     replace_accounts_of_recipient,
-    resolve_primary_method,
     send_account_with_number_retry,
+    set_wallet_currency,
     translate_bank_account,
-    undo_account_additions,
+    undo_account_writes,
     validate_account,
     validate_masks,
-    validate_primary_method,
 )
-from mappings.recipient_outcomes import build_account_change_call
+from mappings.recipient_outcomes import (
+    build_account_change_call,
+    build_account_creation_outcome_rule,
+)
 
 
 @dataclass(eq=False)
@@ -152,21 +148,25 @@ class PayoutChanges:
                 yield build_invalid_field_problem(field, "is not supported")
 
     def _validate_method(self) -> Iterator[Problem]:
-        method = self.payout.method
+        payout, method = self.payout, self.payout.method
         # Inside a recipient, a payout may have holds alone.
-        if self.payout.prefix and not (self.payout.methods or method):
+        if payout.prefix and not (payout.methods or method):
             return
-        if self.is_replacement and (
-            method in ACCOUNT_TYPE_BY_METHOD or method != self.existing_primary_method or not method
+        is_settable = method in ACCOUNT_TYPE_BY_METHOD
+        field = f"{payout.prefix}primary.method"
+        if method is None and self.is_replacement:
+            yield build_empty_field_problem(field)
+        # The shown method may be sent back, even one that cannot be set up.
+        elif method is None or (
+            method == self.existing_primary_method and not (self.is_replacement and is_settable)
         ):
-            yield from validate_primary_method(self.payout)
             return
-        if method is None or method == self.existing_primary_method:
-            return
-        if method not in ACCOUNT_TYPE_BY_METHOD:
-            yield build_unknown_method_problem(self.payout)
-        elif self.payout.select_account(method) is None and self.find_account(method) is None:
-            yield build_empty_field_problem(f"{self.payout.prefix}accounts.{method}")
+        elif not is_settable:
+            yield build_invalid_field_problem(field, "must be a payout method that can be set up")
+        elif payout.select_account(method) is None and (
+            self.is_replacement or self.find_account(method) is None
+        ):
+            yield build_empty_field_problem(f"{payout.prefix}accounts.{method}")
 
     def _validate_bank(self) -> Iterator[Problem]:
         """Validates the account as it will be, but reports only fields that the client changes.
@@ -242,20 +242,6 @@ class PayoutChanges:
         )
 
     @property
-    def planned_accounts(self) -> list[PlannedAccount]:
-        methods, primary_method = self.methods_to_create, self.new_primary_method
-        if not self.recipient.get("accounts"):
-            primary_method = primary_method or next(iter(methods), None)
-        planned_accounts = []
-        for method in methods:
-            body = build_account_body(self.payout, method, self.recipient)
-            # Sent with each account, because otherwise the service decides by the order of creation.
-            body["primary"] = method == primary_method
-            field_map = map_account_field_names_to_client(self.payout, method)
-            planned_accounts.append((body, field_map))
-        return planned_accounts
-
-    @property
     def government_ids(self) -> list[ClientGovernmentId]:
         """The government id that was sent with the bank account, if any."""
         bank = self.payout.bank
@@ -280,8 +266,8 @@ def detect_payout_changes(
 
     If neither was changed, only the primary method is, and the bank account keeps its currency.
     """
-    if is_replacement:
-        payout = structs.replace(payout, method=resolve_primary_method(payout))
+    if is_replacement and not payout.method and len(payout.methods) == 1:
+        payout = structs.replace(payout, method=payout.methods[0])
     changes = PayoutChanges(payout, recipient, facts, is_replacement, is_shown_late)
     account, is_primary = (
         changes.find_account(legacy.BANK),
@@ -309,67 +295,70 @@ def apply_payout_changes(
     """
     recipient = changes.recipient
     new_accounts: list[dict[str, JSON]] = []
+    changed_accounts: list[tuple[Mapping[str, JSON], dict[str, JSON]]] = []
     try:
-        currency = changes.payout.currency
-        planned_accounts = changes.planned_accounts
-        yield from add_accounts(recipient, planned_accounts, currency, options, new_accounts)
+        yield from _add_accounts(changes, options, new_accounts)
         # Afterwards: an account that was added can be deleted again if a change is refused.
-        changed_accounts = yield from _change_accounts(changes, options)
+        yield from _change_accounts(changes, options, changed_accounts)
     # Nothing is undone after Unknown: the account may exist, and reconciliation decides that first.
     except Refused as refusal:
         if not is_undone_by_caller:
-            yield from undo_account_additions(recipient, new_accounts, refusal)
+            yield from undo_account_writes(recipient, new_accounts, changed_accounts, refusal)
         raise
     recipient = yield from delete_replaced_accounts(recipient, new_accounts)
-    recipient = replace_accounts_of_recipient(recipient, *changed_accounts)
+    old_accounts = [before for before, _ in changed_accounts]
+    recipient = replace_accounts_of_recipient(
+        recipient, [after for _, after in changed_accounts], old_accounts
+    )
     if changes.holds:
         yield CompareAndSet("recipient", recipient["id"], changes.holds)
     return recipient
 
 
-def _change_accounts(changes: PayoutChanges, options: LegacyOptions) -> SubFlow:
-    """Sends the changed fields of existing accounts; returns these after it and before, as lists."""
-    accounts_after: list[dict[str, JSON]] = []
-    accounts_before: list[Mapping[str, JSON]] = []
+def _add_accounts(
+    changes: PayoutChanges, options: LegacyOptions, new_accounts: list[dict[str, JSON]]
+) -> SubFlow:
+    """Adds the new accounts and appends them to ``new_accounts``; then sets a wallet's currency."""
+    recipient, payout = changes.recipient, changes.payout
+    accounts, primary_method = recipient.get("accounts") or [], changes.new_primary_method
+    if not accounts:
+        primary_method = primary_method or next(iter(changes.methods_to_create), None)
+    for method in changes.methods_to_create:
+        # The flag is sent with each, because otherwise the service decides by the order of creation.
+        account = {
+            **build_account_body(payout, method, recipient),
+            "primary": method == primary_method,
+        }
+        field_map = map_account_field_names_to_client(payout, method)
+        # This includes the ids of accounts just added: a new account is recognized by an id that
+        # was not there before.
+        reconcile = build_account_creation_outcome_rule(
+            recipient["id"], account, collect_account_ids([*accounts, *new_accounts])
+        )
+        path = f"/recipients/{recipient['id']}/accounts"
+        call = Call("POST", path, account, field_map=field_map, reconcile=reconcile)
+        response = yield from send_account_with_number_retry(call, account.get("country"), options)
+        new_accounts.append({**account, **response})
+        if method == legacy.WALLET:
+            new_accounts[-1] |= yield from set_wallet_currency(
+                recipient, new_accounts[-1], payout.currency, field_map
+            )
+
+
+def _change_accounts(
+    changes: PayoutChanges,
+    options: LegacyOptions,
+    changed_accounts: list[tuple[Mapping[str, JSON], dict[str, JSON]]],
+) -> SubFlow:
+    """Sends the changed fields of existing accounts; appends each before and after the change."""
     for method in changes.methods_to_update:
         if not (fields := changes.build_account_changes(method)):
             continue
         account = changes.find_account(method) or {}
-        try:
-            response = yield from _update_account(changes, method, fields, options)
-        except Refused as refusal:
-            for pair in zip(accounts_before, accounts_after, strict=True):
-                yield from _undo_wallet_change(changes.recipient, *pair, refusal)
-            raise
+        response = yield from _update_account(changes, method, fields, options)
         # The response has the new id, so later calls need it; its fields take precedence.
         is_primary = bool(account.get("primary"))
-        accounts_after.append({"primary": is_primary, **account, **fields, **response})
-        accounts_before.append(account)
-    return accounts_after, accounts_before
-
-
-def _undo_wallet_change(
-    recipient: Recipient,
-    wallet: Mapping[str, JSON],
-    changed_wallet: dict[str, JSON],
-    refusal: Refused,
-) -> SubFlow:
-    """Sets a wallet back if the next change is refused; repeated until the service confirms it."""
-    primary = find_primary_account(recipient)
-    if primary and primary is not wallet and changed_wallet["primary"]:
-        build_call = partial(build_change_undo_call, fields={"primary": True}, refusal=refusal)
-        yield from call_with_current_id(recipient, [changed_wallet], primary, build_call)
-    names = ("emailAddress", "currency")
-    fields = {
-        name: wallet.get(name) for name in names if wallet.get(name) != changed_wallet.get(name)
-    }
-    build_call = partial(build_change_undo_call, fields=fields, refusal=refusal)
-    # The client gets the error that caused the undo, not one of the undo itself.
-    with suppress(Failure):
-        if fields:
-            yield from call_with_current_id(
-                recipient, [], changed_wallet, build_call, is_primary_allowed=True
-            )
+        changed_accounts.append((account, {"primary": is_primary, **account, **fields, **response}))
 
 
 def _update_account(

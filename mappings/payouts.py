@@ -6,9 +6,9 @@ validates everything and raises ``Invalid`` before its first write.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 
 import msgspec
 from msgspec import structs
@@ -30,14 +30,11 @@ from mappings.objects import (
 )
 from mappings.recipient_outcomes import (
     build_account_change_call,
-    build_account_creation_outcome_rule,
     build_account_deletion_call,
     is_matching_account,
 )
 
 Recipient = Mapping[str, JSON]
-PlannedAccount = tuple[dict[str, JSON], dict[str, str]]
-"""The body of an account to create, and its field map."""
 
 
 class Payout(msgspec.Struct, frozen=True, dict=True):
@@ -127,29 +124,7 @@ def drop_null_fields(fields: Mapping[str, JSON] | None) -> dict[str, JSON] | Non
     return {name: value for name, value in fields.items() if value is not None}
 
 
-# New accounts: creating a recipient with a payout, and POST payout-methods
-
-
-def resolve_primary_method(payout: Payout) -> str | None:
-    """Returns the named primary method, else the only method that has an account."""
-    return payout.method or (payout.methods[0] if len(payout.methods) == 1 else None)
-
-
-def validate_primary_method(payout: Payout) -> Iterator[Problem]:
-    """Validates the primary method of a payout of new accounts."""
-    method = resolve_primary_method(payout)
-    if method is None:
-        yield build_empty_field_problem(f"{payout.prefix}primary.method")
-    elif method not in ACCOUNT_TYPE_BY_METHOD:
-        yield build_unknown_method_problem(payout)
-    elif payout.select_account(method) is None:
-        yield build_empty_field_problem(f"{payout.prefix}accounts.{method}")
-
-
-def build_unknown_method_problem(payout: Payout) -> Problem:
-    return build_invalid_field_problem(
-        f"{payout.prefix}primary.method", "must be a payout method that can be set up"
-    )
+# New and changed accounts
 
 
 def validate_account(payout: Payout, method: str, recipient: Recipient) -> Iterator[Problem]:
@@ -258,7 +233,9 @@ def send_account_with_number_retry(call: Call, country: JSON, options: LegacyOpt
     gateway first sends only that, and adds the domestic number from it if the service asks for one.
     The country is then remembered, which saves the refused call.
     """
-    number = _derive_missing_account_number(call.body, options)
+    iban, number = call.body.get("iban"), None
+    if iban and not call.body.get("accountNum") and options.account_number_from_iban != "never":
+        number = banking.extract_account_number_from_iban(iban)
     if number is None:
         return _extract_account((yield call))
     call_with_number = structs.replace(call, body={**call.body, "accountNum": number})
@@ -283,40 +260,6 @@ def _extract_account(response: Mapping[str, JSON]) -> dict[str, JSON]:
     return account if isinstance(account, dict) else {}
 
 
-def _derive_missing_account_number(
-    account: Mapping[str, JSON], options: LegacyOptions
-) -> str | None:
-    iban = account.get("iban")
-    if not iban or account.get("accountNum") or options.account_number_from_iban == "never":
-        return None
-    return banking.extract_account_number_from_iban(iban)
-
-
-def add_accounts(
-    recipient: Recipient,
-    planned_accounts: Sequence[PlannedAccount],
-    wallet_currency: JSON,
-    options: LegacyOptions,
-    new_accounts: list[dict[str, JSON]],
-) -> SubFlow:
-    """Adds the planned accounts and appends them to ``new_accounts``; then sets a wallet's currency."""
-    for account, field_map in planned_accounts:
-        path = f"/recipients/{recipient['id']}/accounts"
-        # This includes the ids of accounts just added: a new account is recognized by an id that
-        # was not there before.
-        existing = [*(recipient.get("accounts") or []), *new_accounts]
-        reconcile = build_account_creation_outcome_rule(
-            recipient["id"], account, collect_account_ids(existing)
-        )
-        call = Call("POST", path, account, field_map=field_map, reconcile=reconcile)
-        response = yield from send_account_with_number_retry(call, account.get("country"), options)
-        new_accounts.append({**account, **response})
-        if account["type"] == current.WALLET:
-            new_accounts[-1] |= yield from _set_wallet_currency(
-                recipient, new_accounts[-1], wallet_currency, field_map
-            )
-
-
 def delete_replaced_accounts(recipient: Recipient, new_accounts: list[dict[str, JSON]]) -> SubFlow:
     """Deletes the accounts that new ones replace; returns the recipient with the new ones.
 
@@ -329,13 +272,11 @@ def delete_replaced_accounts(recipient: Recipient, new_accounts: list[dict[str, 
     ]
     for account in old_accounts:
         with suppress(Failure):
-            yield from call_with_current_id(
-                recipient, new_accounts, account, build_account_deletion_call
-            )
+            yield from _write_to_account_with_current_id(recipient, new_accounts, account)
     return replace_accounts_of_recipient(recipient, new_accounts, old_accounts)
 
 
-def _set_wallet_currency(
+def set_wallet_currency(
     recipient: Recipient, wallet: dict[str, JSON], currency: JSON, field_map: dict[str, str]
 ) -> SubFlow:
     """Changes the currency of a wallet if the service chose another; returns the changed fields."""
@@ -346,45 +287,66 @@ def _set_wallet_currency(
     return {**fields, **_extract_account(response)}
 
 
-def undo_account_additions(
-    recipient: Recipient, new_accounts: list[dict[str, JSON]], refusal: Refused
+def undo_account_writes(
+    recipient: Recipient,
+    new_accounts: list[dict[str, JSON]],
+    changed_accounts: Sequence[tuple[Mapping[str, JSON], dict[str, JSON]]],
+    refusal: Refused,
 ) -> SubFlow:
-    """Makes the previous primary account primary again, and deletes the accounts just added.
+    """Makes the previous primary account primary again, deletes the accounts just added, and sets
+    the changed ones, which are wallets, back; these are pairs of an account before and after it.
 
     Each call is repeated until the service confirms it, or payments would go to an account whose
     client was told that it was refused, or clients would be shown it.
     """
-
-    def build_deletion_call(recipient_id: str, account: Mapping[str, JSON]) -> Call:
-        call = build_account_deletion_call(recipient_id, account)
-        return structs.replace(call, undo_of=refusal, is_cleanup=False)
-
-    previous_primary = find_primary_account(recipient)
-    if previous_primary and any(account["primary"] for account in new_accounts):
-        build_call = partial(build_change_undo_call, fields={"primary": True}, refusal=refusal)
-        yield from call_with_current_id(recipient, new_accounts, previous_primary, build_call)
+    written_accounts = [*new_accounts, *(after for _, after in changed_accounts)]
+    primary = find_primary_account(recipient)
+    is_changed = any(before is primary for before, _ in changed_accounts)
+    if primary and not is_changed and any(account["primary"] for account in written_accounts):
+        yield from _write_to_account_with_current_id(
+            recipient, written_accounts, primary, {"primary": True}, undo_of=refusal
+        )
+    # The client gets the error that caused the undo, not one of the undo itself.
     for account in new_accounts:
-        # The client gets the error that caused the undo, not one of the undo itself.
         with suppress(Failure):
-            yield from call_with_current_id(recipient, new_accounts, account, build_deletion_call)
+            yield from _write_to_account_with_current_id(
+                recipient, new_accounts, account, undo_of=refusal
+            )
+    for before, after in changed_accounts:
+        names = ("emailAddress", "currency")
+        fields = {name: before.get(name) for name in names if before.get(name) != after.get(name)}
+        with suppress(Failure):
+            if fields:
+                yield from _write_to_account_with_current_id(
+                    recipient, [], after, fields, undo_of=refusal, is_primary_allowed=True
+                )
 
 
-def call_with_current_id(
+def _write_to_account_with_current_id(
     original: Recipient,
     new_accounts: list[dict[str, JSON]],
     account: Mapping[str, JSON],
-    build_call: Callable[[str, Mapping[str, JSON]], Call],
+    fields: Mapping[str, JSON] | None = None,
     *,
+    undo_of: Refused | None = None,
     is_primary_allowed: bool = False,
 ) -> SubFlow:
-    """Calls the service for an existing account, again with its new id if the id has changed.
+    """Changes fields of an existing account, or deletes it, with its new id if the id has changed.
 
     Every change of an account changes its id, and losing the primary flag may be such a change.
     The id of an account that was just added is unknown if the response did not show it.
     """
+
+    def build_call(account: Mapping[str, JSON]) -> Call:
+        if fields is None:
+            call = build_account_deletion_call(original["id"], account)
+            return structs.replace(call, undo_of=undo_of, is_cleanup=undo_of is None)
+        call = build_account_change_call(original["id"], {**account, "primary": False}, fields)
+        return structs.replace(call, undo_of=undo_of)
+
     if account.get("recipientAccountId"):
         try:
-            yield build_call(original["id"], account)
+            yield build_call(account)
         except Refused as refused:
             if refused.status != 404:
                 raise
@@ -404,15 +366,7 @@ def call_with_current_id(
     ]
     # With several candidates the wrong account could be deleted; none is better than that.
     if len(candidates) == 1:
-        yield build_call(original["id"], candidates[0])
-
-
-def build_change_undo_call(
-    recipient_id: str, account: Mapping[str, JSON], *, fields: Mapping[str, JSON], refusal: Refused
-) -> Call:
-    """Builds the call that sets fields of an account back, to undo a change that was refused."""
-    call = build_account_change_call(recipient_id, {**account, "primary": False}, fields)
-    return structs.replace(call, undo_of=refusal)
+        yield build_call(candidates[0])
 
 
 def collect_account_ids(accounts: Sequence[Mapping[str, JSON]]) -> list[str]:

@@ -198,7 +198,7 @@ def build_account_deletion_call(recipient_id: str, account: JSONObject) -> Call:
         return Absent(is_old_state_shown=True) if is_present else Confirmed({"object": "deleted"})
 
     path = f"/recipients/{recipient_id}/accounts/{account_id}"
-    return Call("DELETE", path, reconcile=read_outcome, is_cleanup=True)
+    return Call("DELETE", path, reconcile=read_outcome)
 
 
 def _fetch_accounts(recipient_id: str) -> Generator[Step, Any, list[dict[str, JSON]]]:
