@@ -74,8 +74,8 @@ class FieldTable:
         self._by_legacy = {row.legacy_name: row for row in self.rows}
         # Precomputed, because every object of every answer is translated with them.
         answer_rows = [self._by_legacy[name] for name in get_type_hints(legacy[0])]
-        # Looking up None finds nothing, so a legacy field without a source becomes null.
-        self._source_names = [row.answer_name for row in answer_rows]
+        self.current_fields_of_answer = {row.answer_name for row in answer_rows} - {None}
+        """The current fields that legacy answers are built from."""
         self._legacy_names = self._map_to_legacy_names()
         self._field_maps: dict[str, dict[str, str]] = {}
         """Results of ``map_field_names_to_client``, by prefix, of which there are few."""
@@ -95,11 +95,6 @@ class FieldTable:
         ]
         if faults:
             raise FieldTableError("; ".join(faults))
-
-    @property
-    def current_fields_of_answer(self) -> tuple[str, ...]:
-        """The current fields that legacy answers are built from."""
-        return tuple(name for name in self._source_names if name is not None)
 
     def translate_to_current(self, fields: Mapping[str, JSON]) -> dict[str, JSON]:
         """Renames the fields that are sent, without changing values."""

@@ -198,10 +198,6 @@ def build_legacy_compliance(compliance: JSON) -> JSON:
     return answer
 
 
-def find_masked_ssn(recipient: Mapping[str, JSON]) -> JSON:
-    return recipient.get("ssn") or find_masked_government_id(recipient, "US")
-
-
 GOVERNMENT_ID_TYPES = {"US": "SSN"}
 """The type that the gateway creates, by country; ``OTHER_GOVERNMENT_ID`` for all others."""
 
@@ -242,11 +238,6 @@ def determine_account_type(account: Mapping[str, JSON]) -> str:
         if account.get(name):
             return type_
     return current.BANK_TRANSFER
-
-
-def determine_account_method(account: Mapping[str, JSON]) -> str:
-    type_ = determine_account_type(account)
-    return METHOD_BY_ACCOUNT_TYPE.get(type_, type_)
 
 
 def format_payout_method_display(type_: JSON) -> JSON:
@@ -296,12 +287,18 @@ def build_legacy_payout(
     type_ = determine_account_type(primary)
     method = METHOD_BY_ACCOUNT_TYPE.get(type_, type_)
     code = primary.get("currency") or recipient.get("primaryCurrency")
+    visible = map_shown_accounts_by_type(recipient)
+    accounts: dict[str, JSON] = {}
+    if bank := visible.get(current.BANK_TRANSFER):
+        accounts["bank"] = build_legacy_bank(bank, recipient)
+    if wallet := visible.get(current.WALLET):
+        accounts["wallet"] = WALLET.translate_to_legacy(wallet)
     return {
         **build_legacy_payout_holds(facts),
         "primary": {"method": method, "currency": build_legacy_currency(code, options)},
         "method": method,
         "methodDisplay": format_payout_method_display(type_),
-        "accounts": build_legacy_accounts(recipient),
+        "accounts": accounts,
     }
 
 
@@ -310,16 +307,6 @@ def build_legacy_payout_holds(facts: Facts) -> dict[str, dict[str, JSON]]:
         "autoswitch": {**DEFAULT_HOLD, **(facts.get("autoswitch") or {})},
         "holdup": {**DEFAULT_HOLD, **(facts.get("holdup") or {})},
     }
-
-
-def build_legacy_accounts(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
-    visible = map_shown_accounts_by_type(recipient)
-    accounts: dict[str, JSON] = {}
-    if bank := visible.get(current.BANK_TRANSFER):
-        accounts["bank"] = build_legacy_bank(bank, recipient)
-    if wallet := visible.get(current.WALLET):
-        accounts["wallet"] = WALLET.translate_to_legacy(wallet)
-    return accounts
 
 
 DUAL_BRANCH_NAME_COUNTRIES = frozenset({"AU", "GB", "NZ", "IN"})

@@ -19,11 +19,12 @@ from mappings.failures import Problem, Refused
 from mappings.government_ids import ClientGovernmentId
 from mappings.objects import (
     ACCOUNT_TYPE_BY_METHOD,
+    METHOD_BY_ACCOUNT_TYPE,
     WALLET,
     Facts,
     build_legacy_bank,
     build_legacy_payout_holds,
-    determine_account_method,
+    determine_account_type,
     determine_shown_payout_currency,
     find_primary_account,
     map_shown_accounts_by_type,
@@ -65,23 +66,23 @@ class PayoutChanges:
     is_shown_late: bool = False
 
     def __post_init__(self) -> None:
-        self.holds = self._collect_changed_holds()
+        # Stored without effect. A client that sends a whole object back did not request a hold.
+        previous = build_legacy_payout_holds(self.facts)
+        self.holds: dict[str, JSON] = {
+            name: changed
+            for name, hold in self.payout.holds.items()
+            if (changed := {**previous[name], **hold}) != previous[name]
+        }
         self._accounts_by_type = map_shown_accounts_by_type(self.recipient)
         primary = find_primary_account(self.recipient)
-        self.existing_primary_method = determine_account_method(primary) if primary else None
+        type_ = determine_account_type(primary) if primary else None
+        self.existing_primary_method = METHOD_BY_ACCOUNT_TYPE.get(type_ or "", type_)
         self.new_primary_method = self.payout.method or self.existing_primary_method
         """The primary method after the change."""
         self.methods_to_create = [
             method for method in self.payout.methods if self.is_new_account_needed(method)
         ]
         self.methods_to_update = self._select_methods_to_update()
-
-    def _collect_changed_holds(self) -> dict[str, JSON]:
-        """Collects the changed ``autoswitch`` and ``holdup``, which are stored and have no effect."""
-        previous = build_legacy_payout_holds(self.facts)
-        holds = {name: {**previous[name], **hold} for name, hold in self.payout.holds.items()}
-        # A client that sends a whole object back, without changing the hold, did not request one.
-        return {name: hold for name, hold in holds.items() if hold != previous[name]}
 
     @property
     def notices(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from mappings.objects import (
     UPSTREAM_STATUS,
     Facts,
     choose_legacy_recipient_status,
-    find_masked_ssn,
+    find_masked_government_id,
     is_legacy_status_still_valid,
 )
 from mappings.payouts import Recipient, drop_null_fields, validate_masks
@@ -54,8 +54,7 @@ def build_recipient_creation_body(
     body: Mapping[str, JSON], government_ids: list[ClientGovernmentId]
 ) -> dict[str, JSON]:
     result = RECIPIENT.translate_to_current(body)
-    # The create call of the current interface takes no language; ``build_patch_body_after_creation`` has
-    # it.
+    # The create call of the current interface takes no language.
     result.pop("language", None)
     # The service derives the name of an individual (current interface, section 2.3).
     if body["type"] == "business":
@@ -64,16 +63,6 @@ def build_recipient_creation_body(
     if government_ids:
         result["governmentIds"] = build_government_id_entries(government_ids)
     return result
-
-
-def build_patch_body_after_creation(body: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Builds the body of the PATCH after a create: the fields that the create call does not take.
-
-    Empty if the client sent none of them.
-    """
-    currency = body.get(choose_currency_field(body))
-    fields = {"language": body.get("language"), "primaryCurrency": currency}
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def choose_currency_field(body: Mapping[str, JSON]) -> str:
@@ -94,7 +83,8 @@ def drop_unchanged_recipient_fields(
     concurrent changes of others, and some services recompute the status when they get an address.
     If ``is_shown_late``, a value may be shown that was changed a moment ago, so that it is sent.
     """
-    answer = {**RECIPIENT.translate_to_legacy(recipient), "ssn": find_masked_ssn(recipient)}
+    ssn = recipient.get("ssn") or find_masked_government_id(recipient, "US")
+    answer = {**RECIPIENT.translate_to_legacy(recipient), "ssn": ssn}
     is_whole_object = body.get("id") and not is_shown_late
     compared_fields = _COMPARED_FIELDS if is_whole_object else _MASKED_FIELDS
     return {
@@ -165,7 +155,12 @@ def build_recipient_update_fields(
     is_shown_late: bool,
 ) -> dict[str, JSON]:
     fields = RECIPIENT.translate_to_current(body)
-    if "name" in body and _has_name_to_be_sent(body, recipient):
+    # The service derives an individual's name from the first and last name, so it is sent only if it
+    # comes alone. A whole object sent back always has all three, even if unchanged ones were dropped.
+    is_business = body.get("type", recipient.get("type")) == "business"
+    has_name_parts = body.get("id") or body.get("firstName") or body.get("lastName")
+    is_name_changed = "name" in body and body["name"] != recipient.get("name")
+    if "name" in body and (is_business or (is_name_changed and not has_name_parts)):
         fields["name"] = body["name"]
     currency = body.get(choose_currency_field(body))
     if currency and (is_shown_late or currency != recipient.get("primaryCurrency")):
@@ -194,19 +189,6 @@ def select_restorable_fields(recipient: Recipient, fields: Mapping[str, JSON]) -
         for name, value in old_fields.items()
         if value and not is_masked_value(value)
     }
-
-
-def _has_name_to_be_sent(body: Mapping[str, JSON], recipient: Recipient) -> bool:
-    """Whether ``name`` must be sent.
-
-    The service derives an individual's name from the first and last name, so ``name`` is sent only
-    if it comes alone. A whole object sent back always has all three, even if unchanged ones were
-    dropped.
-    """
-    if body.get("type", recipient.get("type")) == "business":
-        return True
-    has_name_parts = body.get("id") or body.get("firstName") or body.get("lastName")
-    return not has_name_parts and body["name"] != recipient.get("name")
 
 
 def derive_status_fact_change(

@@ -107,8 +107,13 @@ def create_recipient(request: Request) -> Flow:
     except Refused as refusal:
         # A 404 is about the new recipient, which the client did not name, so it is hidden.
         refusal_to_show = Refused(500) if refusal.status == 404 else refusal
-        # Without the undo, the client's retry would create a second recipient.
-        yield from _undo_recipient_creation(new_recipient["id"], refusal_to_show)
+        # Without the undo, the client's retry would create a second recipient. Recorded before the
+        # call, because clients must not see the recipient until it is deleted.
+        id_ = new_recipient["id"]
+        yield CompareAndSet("recipient", id_, {"deleted": True, "still_there": True})
+        with suppress(Refused):  # 404: it does not exist any more
+            yield structs.replace(_build_recipient_deletion(id_), undo_of=refusal_to_show)
+        yield CompareAndSet("recipient", id_, {"still_there": None})
         raise refusal_to_show from None
     answer = build_legacy_recipient(recipient, changes.holds, request.options)
     return Answer({"recipient": answer}, changes.notices)
@@ -122,10 +127,10 @@ def _send_remaining_recipient_values(
 ) -> SubFlow:
     """Sends values that the create call has no fields for; returns the recipient with accounts."""
     path, recipient = f"/recipients/{new_recipient['id']}", new_recipient
-    if patch_body := recipient_bodies.build_patch_body_after_creation(body):
-        field_map = RECIPIENT.map_field_names_to_client() | {
-            "primaryCurrency": recipient_bodies.choose_currency_field(body)
-        }
+    currency_field = recipient_bodies.choose_currency_field(body)
+    fields = {"language": body.get("language"), "primaryCurrency": body.get(currency_field)}
+    if patch_body := payouts.drop_null_fields(fields):
+        field_map = RECIPIENT.map_field_names_to_client() | {"primaryCurrency": currency_field}
         call = recipient_outcomes.build_recipient_update_call(
             new_recipient["id"], patch_body, field_map
         )
@@ -140,14 +145,6 @@ def _send_remaining_recipient_values(
         with suppress(Failure):
             return (yield Call("GET", path))["recipient"]
     return {**recipient, "accounts": changed["accounts"]}
-
-
-def _undo_recipient_creation(recipient_id: str, refusal: Refused) -> SubFlow:
-    # Recorded before the call, because clients must not see the recipient until it is deleted.
-    yield CompareAndSet("recipient", recipient_id, {"deleted": True, "still_there": True})
-    with suppress(Refused):  # 404: it does not exist any more
-        yield structs.replace(_build_recipient_deletion(recipient_id), undo_of=refusal)
-    yield CompareAndSet("recipient", recipient_id, {"still_there": None})
 
 
 def _build_recipient_deletion(recipient_id: str) -> Call:
@@ -305,7 +302,11 @@ def update_recipient(request: Request) -> Flow:
     id_ = recipient["id"]
     updated: Mapping[str, JSON] = {}
     if fields:
-        field_map = _build_update_field_map(body, government_id_list)
+        field_map = (
+            RECIPIENT.map_field_names_to_client()
+            | {"primaryCurrency": recipient_bodies.choose_currency_field(body)}
+            | government_ids.map_government_id_field_names_to_client(government_id_list)
+        )
         response = yield recipient_outcomes.build_recipient_update_call(
             id_, fields, field_map, recipient
         )
@@ -321,16 +322,6 @@ def update_recipient(request: Request) -> Flow:
             yield CompareAndSet("recipient", id_, {"status": facts.get("status")})
         raise
     return Answer({"object": "updated"}, changes.notices)
-
-
-def _build_update_field_map(
-    body: Mapping[str, JSON], government_id_list: list[government_ids.ClientGovernmentId]
-) -> dict[str, str]:
-    return (
-        RECIPIENT.map_field_names_to_client()
-        | {"primaryCurrency": recipient_bodies.choose_currency_field(body)}
-        | government_ids.map_government_id_field_names_to_client(government_id_list)
-    )
 
 
 def _set_fields_back(

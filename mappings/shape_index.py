@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from types import UnionType
-from typing import Annotated, Any, TypeGuard, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from typing_extensions import is_typeddict
 
@@ -215,14 +215,12 @@ def index_shape(shape: Any, mark_types: MarkTypes = WORD_MARKS + ID_MARKS) -> Sh
     origin = get_origin(shape)
     if origin is Annotated:
         inner, *annotations = get_args(shape)
-        mark = next(
-            (
-                member
-                for member in annotations
-                if isinstance(member, mark_types) and _is_value_mark(member)
-            ),
-            None,
+        marks = (
+            member
+            for member in annotations
+            if isinstance(member, mark_types) and isinstance(member, Id | TextWithIds | Word)
         )
+        mark = next(marks, None)
         return ValueNode(mark) if mark else index_shape(inner, mark_types)
     # The unions are optional types: at most one member contains marks.
     if origin in (Union, UnionType):
@@ -245,23 +243,15 @@ def compile_text_collector(shape: Any, mark_types: MarkTypes) -> TextCollector |
     return None if node is None else _compile_collector(node)
 
 
-def _is_value_mark(mark: object) -> TypeGuard[Mark]:
-    return isinstance(mark, Id | TextWithIds | Word)
-
-
 def _index_object(shape: Any, mark_types: MarkTypes) -> ObjectNode | None:
     hints = get_type_hints(shape, include_extras=True)
     fields = {name: index_shape(hint, mark_types) for name, hint in hints.items()}
     word_keys = {
-        name: word
+        name: mark.name
         for name, hint in hints.items()
-        if WordKey in mark_types and (word := _find_word_key(hint))
+        if WordKey in mark_types and get_origin(hint) is Annotated
+        for mark in get_args(hint)[1:]
+        if isinstance(mark, WordKey)
     }
     marked_fields = tuple((name, node) for name, node in fields.items() if node)
     return ObjectNode(fields, word_keys, marked_fields) if word_keys or marked_fields else None
-
-
-def _find_word_key(hint: Any) -> str | None:
-    if get_origin(hint) is not Annotated:
-        return None
-    return next((mark.name for mark in get_args(hint)[1:] if isinstance(mark, WordKey)), None)

@@ -57,21 +57,17 @@ class VocabularyTranslator:
     def translate_to_neutral(self, shape: Any, value: JSON) -> JSON:
         if not self._words:
             return value
+        rename = self._translate_field_name_to_neutral
         return rewrite_marked_texts(
-            index_shape(shape),
-            value,
-            self._translate_word_to_neutral,
-            self._translate_field_name_to_neutral,
+            index_shape(shape), value, self._translate_word_to_neutral, rename
         )
 
     def translate_from_neutral(self, shape: Any, value: JSON) -> JSON:
         if not self._words:
             return value
+        rename = self._translate_field_name_from_neutral
         return rewrite_marked_texts(
-            index_shape(shape),
-            value,
-            self._translate_word_from_neutral,
-            self._translate_field_name_from_neutral,
+            index_shape(shape), value, self._translate_word_from_neutral, rename
         )
 
     def translate_field_path(self, shape: Any, name: str) -> str:

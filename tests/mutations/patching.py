@@ -89,7 +89,7 @@ def _replace_value(
                 setattr(module, other_name, replacement)
     if hasattr(original, "rows") and hasattr(replacement, "rows"):
         # A field table that is nested in another.
-        for attribute in ("rows", "_by_legacy", "_source_names", "translate_to_legacy"):
+        for attribute in ("rows", "_by_legacy", "current_fields_of_answer", "translate_to_legacy"):
             originals.append((original, attribute, getattr(original, attribute)))
             setattr(original, attribute, getattr(replacement, attribute))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from msgspec import structs
@@ -187,14 +188,10 @@ def _step_that_was_not_sent_fails_the_request() -> Iterator[tuple[Any, str, Any]
 
 
 def _refused_create_is_undone_once() -> Iterator[tuple[Any, str, Any]]:
-    original_undo = recipients._undo_recipient_creation
+    def replace_fields(call: Any, **fields: Any) -> Any:
+        return structs.replace(call, **({"is_cleanup": True} if "undo_of" in fields else fields))
 
-    def undo_once(recipient_id: str, refusal: Any) -> Any:
-        undo = original_undo(recipient_id, refusal)
-        yield next(undo)
-        yield structs.replace(undo.send(None), undo_of=None, is_cleanup=True)
-
-    yield recipients, "_undo_recipient_creation", undo_once
+    yield recipients, "structs", SimpleNamespace(replace=replace_fields)
 
 
 def _freeze_is_ignored() -> Iterator[tuple[Any, str, Any]]:
