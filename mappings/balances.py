@@ -148,34 +148,20 @@ def _fetch_balances_by_currency() -> SubFlow:
     return balances
 
 
-_BALANCES_PATH = "/profile/balances"
-_EMULATED_REASON = (
-    "one call; the document shows no payload, so an object and a list of entries are accepted"
-)
+_REASON = "one call; the document shows no payload, so an object and a list of entries are accepted"
 
-OPERATIONS = (
+OPERATIONS = tuple(
     Operation(
         "GET",
-        _BALANCES_PATH,
-        read_balances,
+        f"/profile/balances{suffix}",
+        flow,
         "emulated",
-        _EMULATED_REASON,
+        _REASON,
         answer_shape=legacy.BalancesAnswer,
-    ),
-    Operation(
-        "GET",
-        f"{_BALANCES_PATH}/<service>",
-        read_service_balances,
-        "emulated",
-        _EMULATED_REASON,
-        answer_shape=legacy.BalancesAnswer,
-    ),
-    Operation(
-        "GET",
-        f"{_BALANCES_PATH}/<wallet>",
-        read_wallet_balance,
-        "emulated",
-        _EMULATED_REASON,
-        answer_shape=legacy.BalancesAnswer,
-    ),
+    )
+    for suffix, flow in (
+        ("", read_balances),
+        ("/<service>", read_service_balances),
+        ("/<wallet>", read_wallet_balance),
+    )
 )

@@ -22,12 +22,6 @@ WALLET = "wallet"
 # Section 2
 
 
-class GovernmentId(TypedDict, total=False):
-    country: str
-    type: str
-    value: str
-
-
 class Address(TypedDict, total=False):
     street1: str | None
     street2: str | None
@@ -86,7 +80,7 @@ class Recipient(TypedDict, total=False):
     placeOfBirth: str | None
     passport: str | None
     ssn: str | None
-    governmentIds: list[GovernmentId]
+    governmentIds: JSON
     address: Address
     routeType: str | None
     routeMinimum: JSON

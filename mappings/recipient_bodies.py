@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from mappings.banking import build_empty_field_problem, build_invalid_field_problem
 from mappings.effects import JSON
 from mappings.failures import Problem
-from mappings.field_types import is_masked_value
 from mappings.government_ids import ClientGovernmentId, build_government_id_entries
 from mappings.objects import (
     RECIPIENT,
@@ -22,7 +21,7 @@ from mappings.objects import (
     find_masked_government_id,
     is_legacy_status_still_valid,
 )
-from mappings.payouts import Recipient, drop_null_fields, validate_masks
+from mappings.payouts import Recipient, validate_masks
 from mappings.recipient_outcomes import NAME_FIELDS
 
 SETTABLE_STATUSES = ("active", "suspended", *UPSTREAM_STATUS)
@@ -173,22 +172,6 @@ def build_recipient_update_fields(
     if government_ids:
         fields["governmentIds"] = build_government_id_entries(government_ids)
     return fields
-
-
-def select_restorable_fields(recipient: Recipient, fields: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Selects what changed fields were before, as far as the service takes it back.
-
-    Empty and masked values, as those of government ids, cannot be sent, and only the service makes a
-    recipient incomplete.
-    """
-    old_fields = {name: recipient.get(name) for name in fields if name != "governmentIds"}
-    if old_fields.get("status") not in ("active", "suspended"):
-        old_fields.pop("status", None)
-    return {
-        name: drop_null_fields(value) if isinstance(value, dict) else value
-        for name, value in old_fields.items()
-        if value and not is_masked_value(value)
-    }
 
 
 def derive_status_fact_change(

@@ -34,7 +34,14 @@ def build_recipient_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         if write.operator_object_id is not None:
-            return (yield from _confirm_operator_named_recipient(write.operator_object_id, body))
+            id_ = write.operator_object_id
+            recipient = yield from fetch_recipient_if_exists(id_)
+            if recipient is None:
+                return Inconclusive(f"the service has no recipient {id_}, named by the operator")
+            # A mistyped id would pay another person, so the address has to agree.
+            if is_shown_value_compatible(body.get("email"), recipient.get("email")):
+                return Confirmed({"recipient": recipient}, object_id=id_)
+            return Inconclusive(f"{id_}, named by the operator, has another address")
         query = {"email": str(body.get("email"))}
         rows = yield from fetch_whole_list("/recipients", "recipients", query)
         if rows is None:
@@ -70,17 +77,6 @@ def fetch_recipient_if_exists(recipient_id: str) -> Generator[Step, Any, JSONObj
     """Calls GET /recipients/:id; None if the service does not have the recipient."""
     body = yield from fetch_if_exists(f"/recipients/{recipient_id}")
     return None if body is None else body["recipient"]
-
-
-def _confirm_operator_named_recipient(recipient_id: str, body: JSONObject) -> OutcomeReads:
-    """Checks the recipient that an operator named as the one created."""
-    recipient = yield from fetch_recipient_if_exists(recipient_id)
-    if recipient is None:
-        return Inconclusive(f"the service has no recipient {recipient_id}, named by the operator")
-    # A mistyped id would pay another person, so the address has to agree.
-    if is_shown_value_compatible(body.get("email"), recipient.get("email")):
-        return Confirmed({"recipient": recipient}, object_id=recipient_id)
-    return Inconclusive(f"{recipient_id}, named by the operator, has another address")
 
 
 def build_recipient_update_call(

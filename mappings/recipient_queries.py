@@ -16,6 +16,7 @@ from mappings.dates import parse_date_span, parse_instant_or_earliest
 from mappings.effects import JSON, ListQuery
 from mappings.field_types import find_country_alpha_2_code
 from mappings.objects import (
+    RECIPIENT,
     UPSTREAM_STATUS,
     Facts,
     choose_legacy_recipient_status,
@@ -162,7 +163,7 @@ def _build_payout_currency_filter(value: str, query: Mapping[str, str], _: Any) 
 def _build_start_date_filter(value: str, *_: Any) -> _Filter | None:
     if (span := parse_date_span(value)) is None:
         return None
-    start, _end = span
+    start = span[0]
     # The service filters by update time. That is safe: a row created since then was also updated
     # since then. The gateway filters the rest by creation time.
     text = start.isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -170,10 +171,8 @@ def _build_start_date_filter(value: str, *_: Any) -> _Filter | None:
 
 
 def _build_end_date_filter(value: str, *_: Any) -> _Filter | None:
-    if (span := parse_date_span(value)) is None:
-        return None
-    _start, end = span
-    return _Filter(lambda row: parse_created_at(row) <= end)
+    span = parse_date_span(value)
+    return span and _Filter(lambda row: parse_created_at(row) <= span[1])
 
 
 _FILTERS: dict[str, Callable[[str, Mapping[str, str], FactsById], _Filter | None]] = {
@@ -250,3 +249,23 @@ SORT_KEYS: Mapping[str, Callable[[Row, Facts], Any]] = {
 }
 """Legacy interface, section 4.1, orderBy: "status, country, city, name, email, id,
 complianceStatus and others"."""
+
+
+# What the recipient cache stores of a row
+
+QUERY_FIELDS = (
+    "id", "name", "email", "referenceId", "firstName", "lastName", "type", "language", "dob",
+    "status", "complianceStatus", "payoutMethod", "primaryCurrency", "createdAt", "updatedAt",
+)  # fmt: skip
+QUERY_ADDRESS_FIELDS = ("city", "country", "region", "postalCode")
+"""With the primary account, all fields that filters, sort keys and ``is_hidden`` read."""
+
+ANSWER_FIELDS = RECIPIENT.current_fields_of_answer.union(
+    ("accounts", "compliance", "complianceStatus", "governmentIds", "ssn", "status")
+)
+"""All fields that ``objects.build_legacy_recipient`` reads."""
+
+
+def select_answer_fields(row: Row) -> dict[str, JSON]:
+    """Selects the fields that answers are built from."""
+    return {name: value for name, value in row.items() if name in ANSWER_FIELDS}

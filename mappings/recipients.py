@@ -36,6 +36,7 @@ from mappings.effects import (
 )
 from mappings.errors import NOT_FOUND
 from mappings.failures import Failure, Invalid, Refused
+from mappings.field_types import is_masked_value
 from mappings.list_filters import Filters
 from mappings.objects import (
     RECIPIENT,
@@ -327,8 +328,20 @@ def update_recipient(request: Request) -> Flow:
 def _set_fields_back(
     recipient: Recipient, changed_fields: Mapping[str, JSON], refusal: Refused
 ) -> SubFlow:
-    """Undoes a change of fields; repeated until the service confirms it."""
-    if fields := recipient_bodies.select_restorable_fields(recipient, changed_fields):
+    """Undoes a change of fields, as far as the service takes them back; repeated until it does.
+
+    Empty and masked values, as those of government ids, cannot be sent, and only the service makes a
+    recipient incomplete.
+    """
+    old_fields = {name: recipient.get(name) for name in changed_fields if name != "governmentIds"}
+    if old_fields.get("status") not in ("active", "suspended"):
+        old_fields.pop("status", None)
+    fields = {
+        name: payouts.drop_null_fields(value) if isinstance(value, dict) else value
+        for name, value in old_fields.items()
+        if value and not is_masked_value(value)
+    }
+    if fields:
         changed_recipient = {**recipient, **changed_fields}
         call = recipient_outcomes.build_recipient_update_call(
             recipient["id"], fields, {}, changed_recipient
@@ -362,19 +375,10 @@ def delete_recipients(request: Request) -> Flow:
     ids = list(dict.fromkeys(request.body["ids"]))
     if not ids:
         request.raise_if_invalid([build_empty_field_problem("ids")])
-    yield from _require_recipients_exist(ids)
-    reconcile = recipient_outcomes.build_recipients_deletion_outcome_rule(*ids)
-    yield Call("DELETE", "/recipients", {"ids": ids}, field_map={"ids": "ids"}, reconcile=reconcile)
-    first, *others = (CompareAndSet("recipient", id_, {"deleted": True}) for id_ in ids)
-    yield structs.replace(first, linked=tuple(others))
-    return Answer({"object": "deleted"})
-
-
-def _require_recipients_exist(ids: list[str]) -> SubFlow:
-    """Raises if a recipient does not exist; reads in chunks, to stop early in a long list."""
     if not all(map(RECIPIENT_ID_PATTERN.fullmatch, ids)):
         raise Invalid(NOT_FOUND)
     facts_by_id = yield LoadFacts("recipient", ids=tuple(ids))
+    # In chunks, to stop early in a long list.
     for start in range(0, len(ids), RECIPIENTS_PER_CHUNK):
         chunk = ids[start : start + RECIPIENTS_PER_CHUNK]
         results = yield Parallel([Call("GET", f"/recipients/{id_}") for id_ in chunk])
@@ -383,6 +387,11 @@ def _require_recipients_exist(ids: list[str]) -> SubFlow:
                 raise result
             if is_deleted_for_clients(result["recipient"], facts_by_id.get(id_, {})):
                 raise Invalid(NOT_FOUND)
+    reconcile = recipient_outcomes.build_recipients_deletion_outcome_rule(*ids)
+    yield Call("DELETE", "/recipients", {"ids": ids}, field_map={"ids": "ids"}, reconcile=reconcile)
+    first, *others = (CompareAndSet("recipient", id_, {"deleted": True}) for id_ in ids)
+    yield structs.replace(first, linked=tuple(others))
+    return Answer({"object": "deleted"})
 
 
 RECIPIENTS_PER_CHUNK = 64

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from gateway.payloads import json_codec
 from gateway.reads.recipient_cache.scan import Row
-from mappings import dates, recipient_rows
+from mappings import dates, recipient_queries
 from mappings.effects import JSON
 from mappings.objects import determine_account_type, find_primary_account
 
@@ -52,8 +52,8 @@ class RecipientEntry:
     """
 
     __slots__ = (
-        *recipient_rows.QUERY_FIELDS,
-        *recipient_rows.QUERY_ADDRESS_FIELDS,
+        *recipient_queries.QUERY_FIELDS,
+        *recipient_queries.QUERY_ADDRESS_FIELDS,
         "accounts",
         "packed",
         "stamp",
@@ -65,8 +65,8 @@ class RecipientEntry:
     packed: bytes
 
     def __init__(self, row: Row) -> None:
-        self._set_fields(row, recipient_rows.QUERY_FIELDS)
-        self._set_fields(row.get("address") or {}, recipient_rows.QUERY_ADDRESS_FIELDS)
+        self._set_fields(row, recipient_queries.QUERY_FIELDS)
+        self._set_fields(row.get("address") or {}, recipient_queries.QUERY_ADDRESS_FIELDS)
         # These differ: a missing list says nothing, an empty list means that there is no account.
         self.accounts = None if row.get("accounts") is None else ()
         if primary := find_primary_account(row):
@@ -74,7 +74,7 @@ class RecipientEntry:
             self.accounts = _build_primary_account(type_, primary.get("currency"))
         self.stamp = parse_row_stamp(row)
         # From the service's own values: an answer must be the same with and without the cache.
-        self.packed = _compress(json_codec.dumps_trusted(recipient_rows.select_answer_fields(row)))
+        self.packed = _compress(json_codec.dumps_trusted(recipient_queries.select_answer_fields(row)))
 
     def _set_fields(self, fields: Row, names: Iterable[str]) -> None:
         for name in names:

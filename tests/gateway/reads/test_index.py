@@ -39,8 +39,7 @@ from gateway.storage.tenants import Tenant
 from mappings.effects import Call, LegacyOptions, ListPage, ListQuery
 from mappings.failures import Problem, Refused, Unreachable
 from mappings.objects import build_legacy_recipient
-from mappings.recipient_queries import build_list_query
-from mappings.recipient_rows import select_answer_fields
+from mappings.recipient_queries import build_list_query, select_answer_fields
 from tests.simulator import Service, ServiceOptions
 
 TENANT, OTHER_TENANT = Tenant("demo", "sandbox"), Tenant("other", "sandbox")
