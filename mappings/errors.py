@@ -266,7 +266,10 @@ def _drop_duplicate_problems(problems: Sequence[Problem]) -> Iterable[Problem]:
 def _translate_problem(
     problem: Problem, field_map: Mapping[str, str], words: Mapping[str, str]
 ) -> Problem:
-    field = _find_client_field(problem.field, field_map) if problem.field else None
+    # None if the client did not send it. The service may name a part of a field
+    # (``governmentIds[0].value``): the longest prefix that was sent is used.
+    paths = list_enclosing_fields(_normalize_field_path(problem.field or ""))
+    field = next((field_map[path] for path in paths if path in field_map), None)
     if problem.field and field:
         # The same field of another item may have another name: this one's takes precedence.
         words = {**words, **_build_field_word_map({problem.field: field})}
@@ -276,16 +279,6 @@ def _translate_problem(
         _translate_field_names_in_message(problem.message, field_map, words) or "Value invalid."
     )
     return Problem(problem.code, message, field)
-
-
-def _find_client_field(field: str, field_map: Mapping[str, str]) -> str | None:
-    """Returns the client's own path of a field, or None if the client did not send it.
-
-    The service may name a part of a field (``governmentIds[0].value``): the longest prefix that was
-    sent is used.
-    """
-    paths = list_enclosing_fields(_normalize_field_path(field))
-    return next((field_map[path] for path in paths if path in field_map), None)
 
 
 def _normalize_field_path(name: str) -> str:

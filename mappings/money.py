@@ -52,7 +52,9 @@ def add_decimals(first: Decimal, second: Decimal) -> Decimal:
 
 def format_amount(amount: Decimal) -> str:
     """Formats with at least two decimals, as the legacy interface does, without rounding."""
-    return f"{_pad_to_cents(amount):f}"
+    # Only zeros are appended: an amount with more decimals is shown in full, not rounded.
+    cents = EXACT_CONTEXT.quantize(amount, CENT)
+    return f"{cents if cents == amount else amount:f}"
 
 
 def format_amount_unless_text(value: JSON) -> JSON:
@@ -75,9 +77,3 @@ def convert_to_json_number(amount: Decimal) -> Decimal | int:
     """Converts to a JSON number without trailing zeros: 12, 12.5, 12.05."""
     whole = amount.to_integral_value(context=EXACT_CONTEXT)
     return int(amount) if amount == whole else amount.normalize(EXACT_CONTEXT)
-
-
-def _pad_to_cents(amount: Decimal) -> Decimal:
-    # Only zeros are appended: an amount with more decimals is shown in full, not rounded.
-    cents = EXACT_CONTEXT.quantize(amount, CENT)
-    return cents if cents == amount else amount

@@ -35,10 +35,10 @@ from mappings.payouts import (
     build_account_body,
     collect_account_ids,
     delete_replaced_accounts,
+    extract_account,
     map_account_field_names_to_client,
     replace_accounts_of_recipient,
     send_account_with_number_retry,
-    set_wallet_currency,
     translate_bank_account,
     undo_account_writes,
     validate_account,
@@ -215,8 +215,16 @@ class PayoutChanges:
     def build_account_changes(self, method: str) -> dict[str, JSON]:
         """Builds the changed fields of an existing account, with current names."""
         account = self.find_account(method) or {}
-        is_bank = method == legacy.BANK
-        fields = (self._build_bank_fields if is_bank else self._build_wallet_fields)(account)
+        if method == legacy.BANK:
+            bank_changes = self._bank if self.is_shown_late else self.bank_changes
+            fields = translate_bank_account(
+                {"country": account.get("country"), **bank_changes}, account.get("branchId")
+            )
+        else:
+            fields = WALLET.translate_to_current(self.payout.wallet or {})
+            is_primary = self.new_primary_method == legacy.WALLET
+            if self.payout.currency and account.get("currency") and is_primary:
+                fields["currency"] = self.payout.currency
         changes = {
             name: value
             for name, value in fields.items()
@@ -228,19 +236,6 @@ class PayoutChanges:
         if method == self.new_primary_method and is_changed:
             changes["primary"] = True
         return changes
-
-    def _build_wallet_fields(self, account: Mapping[str, JSON]) -> dict[str, JSON]:
-        fields = WALLET.translate_to_current(self.payout.wallet or {})
-        is_primary = self.new_primary_method == legacy.WALLET
-        if self.payout.currency and account.get("currency") and is_primary:
-            fields["currency"] = self.payout.currency
-        return fields
-
-    def _build_bank_fields(self, account: Mapping[str, JSON]) -> dict[str, JSON]:
-        bank_changes = self._bank if self.is_shown_late else self.bank_changes
-        return translate_bank_account(
-            {"country": account.get("country"), **bank_changes}, account.get("branchId")
-        )
 
     @property
     def government_ids(self) -> list[ClientGovernmentId]:
@@ -340,10 +335,14 @@ def _add_accounts(
         call = Call("POST", path, account, field_map=field_map, reconcile=reconcile)
         response = yield from send_account_with_number_retry(call, account.get("country"), options)
         new_accounts.append({**account, **response})
-        if method == legacy.WALLET:
-            new_accounts[-1] |= yield from set_wallet_currency(
-                recipient, new_accounts[-1], payout.currency, field_map
+        currency, shown_currency = payout.currency, new_accounts[-1].get("currency")
+        # The service may have chosen another currency for a wallet.
+        if method == legacy.WALLET and currency and shown_currency not in (None, currency):
+            fields = {"currency": currency}
+            response = yield build_account_change_call(
+                recipient["id"], new_accounts[-1], fields, field_map
             )
+            new_accounts[-1] |= {**fields, **extract_account(response)}
 
 
 def _change_accounts(

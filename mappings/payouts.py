@@ -167,7 +167,11 @@ def build_account_body(payout: Payout, method: str, recipient: Recipient) -> dic
     # setdefault: fields inside the account take precedence over those of the payout.
     account.setdefault("currency", payout.currency)
     # Required by the current interface, optional in the legacy one (contract, section 4).
-    account.setdefault("accountHolderName", derive_account_holder(recipient))
+    parts = [recipient.get("firstName"), recipient.get("lastName")]
+    is_individual = recipient.get("type") == "individual" and all(parts)
+    # The service derives an individual's name the same way.
+    name = " ".join(map(str, parts)) if is_individual else recipient.get("name")
+    account.setdefault("accountHolderName", name)
     return account
 
 
@@ -186,14 +190,6 @@ def translate_bank_account(bank: Mapping[str, JSON], shown_branch: JSON = None) 
     if bank.get("bankRegion"):
         account.setdefault("bankRegion", bank["bankRegion"])
     return account
-
-
-def derive_account_holder(recipient: Recipient) -> JSON:
-    """Returns the default account holder: the name of the recipient."""
-    parts = [recipient.get("firstName"), recipient.get("lastName")]
-    if recipient.get("type") == "individual" and all(parts):
-        return " ".join(map(str, parts))  # The service derives an individual's name the same way.
-    return recipient.get("name")
 
 
 def map_account_field_names_to_client(
@@ -237,24 +233,24 @@ def send_account_with_number_retry(call: Call, country: JSON, options: LegacyOpt
     if iban and not call.body.get("accountNum") and options.account_number_from_iban != "never":
         number = banking.extract_account_number_from_iban(iban)
     if number is None:
-        return _extract_account((yield call))
+        return extract_account((yield call))
     call_with_number = structs.replace(call, body={**call.body, "accountNum": number})
     is_number_required = options.account_number_from_iban == "always" or (
         yield LoadFacts("country", country)
     )
     if not is_number_required:
         try:
-            return _extract_account((yield call))
+            return extract_account((yield call))
         except Refused as refused:
             if not refused.has_field_problem("empty_field", "accountNum"):
                 raise
     response = yield call_with_number
     if not is_number_required:
         yield CompareAndSet("country", country, {"account_number": True})
-    return _extract_account(response)
+    return extract_account(response)
 
 
-def _extract_account(response: Mapping[str, JSON]) -> dict[str, JSON]:
+def extract_account(response: Mapping[str, JSON]) -> dict[str, JSON]:
     """Returns the account of a response; empty if the service shows none."""
     account = response.get("account")
     return account if isinstance(account, dict) else {}
@@ -274,17 +270,6 @@ def delete_replaced_accounts(recipient: Recipient, new_accounts: list[dict[str, 
         with suppress(Failure):
             yield from _write_to_account_with_current_id(recipient, new_accounts, account)
     return replace_accounts_of_recipient(recipient, new_accounts, old_accounts)
-
-
-def set_wallet_currency(
-    recipient: Recipient, wallet: dict[str, JSON], currency: JSON, field_map: dict[str, str]
-) -> SubFlow:
-    """Changes the currency of a wallet if the service chose another; returns the changed fields."""
-    if not currency or wallet.get("currency") in (None, currency):
-        return {}
-    fields = {"currency": currency}
-    response = yield build_account_change_call(recipient["id"], wallet, fields, field_map)
-    return {**fields, **_extract_account(response)}
 
 
 def undo_account_writes(

@@ -22,7 +22,7 @@ from mappings.effects import (
     SubFlow,
 )
 from mappings.errors import NOT_FOUND, RECIPIENT_NOT_SHOWN_YET
-from mappings.failures import Halted, Invalid, Problem
+from mappings.failures import Halted, Invalid, Problem, Refused
 from mappings.lazy_sequences import filter_rows
 from mappings.list_filters import Filters, filter_payments
 from mappings.matching import Entry, Payment, extract_recipient_id
@@ -86,21 +86,30 @@ def raise_if_invalid(request: Request, problems: Iterable[Problem], *, is_shown_
     request.raise_if_invalid(problems)
 
 
-def load_recipient_and_call_result(
-    recipient_id: str, call: Call
+def load_recipient_and_list_page(
+    recipient_id: str, path: str, query: Mapping[str, str]
 ) -> Generator[Step, Any, tuple[RecipientWithFacts, Any]]:
-    """Reads a recipient and makes one more read concurrently."""
+    """Reads a recipient and, concurrently, a page of a list.
+
+    If the service refuses the page size, requests its default size: legacy lists have no 406.
+    """
     facts: Facts = yield LoadFacts("recipient", recipient_id)
     if facts.get("deleted"):
         raise Invalid(NOT_FOUND)
     recipient_call = Call("GET", f"/recipients/{recipient_id}")
-    recipient_result, call_result = yield Parallel([recipient_call, call])
-    # The recipient's result comes first: if it does not exist, the other read does not matter.
-    for result in (recipient_result, call_result):
+    while True:
+        result, page = yield Parallel([recipient_call, Call("GET", path, query=query)])
+        # The recipient's result comes first: if it does not exist, the list does not matter.
         if isinstance(result, Exception):
             raise result
-    recipient = recipient_result["recipient"]
-    return (yield from _complete_with_valid_facts(recipient_id, recipient, facts)), call_result
+        if not isinstance(page, Exception):
+            break
+        is_refused = isinstance(page, Refused) and page.status in (400, 406)
+        if not is_refused or "pageSize" not in query:
+            raise page
+        query = {name: value for name, value in query.items() if name != "pageSize"}
+    recipient = result["recipient"]
+    return (yield from _complete_with_valid_facts(recipient_id, recipient, facts)), page
 
 
 def _complete_with_valid_facts(

@@ -190,27 +190,13 @@ def read_recipient_logs(request: Request) -> Flow:
     GET /recipients/:id/logs
     """
     id_ = request.ids["id"]
-    call = Call("GET", f"/recipients/{id_}/logs", query=select_page_params(request.query))
-    _recipient, page = yield from _load_recipient_and_list_page(id_, call)
+    _recipient, page = yield from recipient_reads.load_recipient_and_list_page(
+        id_, f"/recipients/{id_}/logs", select_page_params(request.query)
+    )
     entries = page.get("activities") or []
     meta = complete_page_meta(page.get("meta"), parse_page_params(request.query), len(entries))
     activities = [mask_api_keys_in_log_entry(entry, request.api_keys) for entry in entries]
     return Answer({"activities": activities, "meta": meta})
-
-
-def _load_recipient_and_list_page(id_: str, call: Call) -> SubFlow:
-    """Reads the recipient and a page of a list.
-
-    If the service refuses the page size, requests its default size: legacy lists have no 406.
-    """
-    try:
-        return (yield from recipient_reads.load_recipient_and_call_result(id_, call))
-    except Refused as refused:
-        if refused.status not in (400, 406) or "pageSize" not in call.query:
-            raise
-    query = {name: value for name, value in call.query.items() if name != "pageSize"}
-    call = structs.replace(call, query=query)
-    return (yield from recipient_reads.load_recipient_and_call_result(id_, call))
 
 
 def read_recipient_payments(request: Request) -> Flow:
@@ -227,8 +213,9 @@ def read_recipient_payments(request: Request) -> Flow:
     if filters:
         recipient, facts = yield from recipient_reads.load_recipient(id_)
     else:
-        call = Call("GET", path, query=select_page_params(request.query))
-        (recipient, facts), page = yield from _load_recipient_and_list_page(id_, call)
+        (recipient, facts), page = yield from recipient_reads.load_recipient_and_list_page(
+            id_, path, select_page_params(request.query)
+        )
     recipient_answer = build_legacy_recipient(recipient, facts, request.options)
     if superseded or filters:
         visible = (yield build_visible_payments_query(path, superseded)).rows

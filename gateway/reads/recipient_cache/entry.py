@@ -74,7 +74,9 @@ class RecipientEntry:
             self.accounts = _build_primary_account(type_, primary.get("currency"))
         self.stamp = parse_row_stamp(row)
         # From the service's own values: an answer must be the same with and without the cache.
-        self.packed = _compress(json_codec.dumps_trusted(recipient_queries.select_answer_fields(row)))
+        self.packed = _compress(
+            json_codec.dumps_trusted(recipient_queries.select_answer_fields(row))
+        )
 
     def _set_fields(self, fields: Row, names: Iterable[str]) -> None:
         for name in names:
