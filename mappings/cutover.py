@@ -58,7 +58,13 @@ def match_legacy_recipient(legacy_recipient: LegacyObject) -> Flow:
             "the current service has no recipient with this id, and not exactly one that matches"
         )
     word, status = legacy_recipient.get("status"), recipient.get("status")
-    facts = dict.fromkeys(IMPORTED_FACTS) | _extract_payout_holds(legacy_recipient)
+    facts: dict[str, JSON] = dict.fromkeys(IMPORTED_FACTS)
+    payout = legacy_recipient.get("payout") or {}
+    for name in ("autoswitch", "holdup"):
+        value = payout.get(name)
+        hold = {**DEFAULT_HOLD, **(value if isinstance(value, dict) else {})}
+        # None deletes a stored hold, so that a repeated import follows the legacy service.
+        facts[name] = None if hold == DEFAULT_HOLD else hold
     if word in UPSTREAM_STATUS:
         facts["status"] = word
         is_same_status = is_legacy_status_still_valid(str(word), status)
@@ -87,17 +93,6 @@ def _find_recipient_at_current_service(legacy_recipient: LegacyObject) -> SubFlo
     ]
     # A wrong match would attach a client's id to another person, so an ambiguous match is none.
     return candidates[0] if len(candidates) == 1 else None
-
-
-def _extract_payout_holds(legacy_recipient: LegacyObject) -> dict[str, JSON]:
-    payout = legacy_recipient.get("payout") or {}
-    holds = {}
-    for name in ("autoswitch", "holdup"):
-        value = payout.get(name)
-        hold = {**DEFAULT_HOLD, **(value if isinstance(value, dict) else {})}
-        # None deletes a stored hold, so that a repeated import follows the legacy service.
-        holds[name] = None if hold == DEFAULT_HOLD else hold
-    return holds
 
 
 # Batches

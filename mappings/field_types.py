@@ -31,19 +31,15 @@ WordName = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class Word:
     """Marks a value that may be one of these vocabulary words.
 
     ``any_case`` ignores case, for labels, which services capitalize differently.
     """
 
-    names: tuple[str, ...]
-    any_case: bool
-
     def __init__(self, *names: WordName, any_case: bool = False) -> None:
-        object.__setattr__(self, "names", names)
-        object.__setattr__(self, "any_case", any_case)
+        self.names = names
+        self.any_case = any_case
 
 
 @dataclass(frozen=True, slots=True)
