@@ -7,8 +7,6 @@ from __future__ import annotations
 
 revision = "0017"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

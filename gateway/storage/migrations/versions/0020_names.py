@@ -6,8 +6,6 @@ from alembic import op
 
 revision = "0020"
 down_revision = "0019"
-branch_labels = None
-depends_on = None
 
 TABLES = {
     "journal": "operations",
@@ -52,11 +50,6 @@ INDEXES = {
         "ix_legacy_ids_merchant_environment_current_id"
         " ON legacy_ids (merchant, environment, current_id)"
     ),
-    "ix_journal_open": (
-        "ix_operations_open ON operations (merchant, environment)"
-        " WHERE state in ('running', 'unsettled', 'done')"
-    ),
-    "ix_journal_number": "ix_operations_number ON operations (number)",
     "ix_journal_named": (
         "ix_operations_named ON operations (started_at) WHERE idempotency IS NOT NULL"
     ),
@@ -74,27 +67,19 @@ INDEXES = {
         "ix_upstream_writes_merchant_environment_recorded_at"
         " ON upstream_writes (merchant, environment, recorded_at)"
     ),
-    "ix_writes_sent": (
-        "ix_upstream_writes_sent ON upstream_writes (merchant, environment) WHERE state = 'sent'"
-    ),
     "ix_writes_may_exist": (
         "ix_upstream_writes_may_exist ON upstream_writes (recorded_at) WHERE state = 'may exist'"
     ),
     "ix_acts_at": "ix_audit_events_at ON audit_events (at)",
-    "ix_remembered_kind_updated_at": (
-        "ix_object_states_kind_updated_at ON object_states (kind, updated_at)"
-    ),
-    "ix_remembered_abandoned": (
-        "ix_object_states_abandoned ON object_states (kind, merchant, environment)"
-        """ WHERE facts LIKE '%"abandoned"_true%'"""
-    ),
 }
 """New name and definition, by old name."""
 
+DROPPED_INDEXES = ("ix_journal_open", "ix_journal_number", "ix_writes_sent")
+
 
 def upgrade() -> None:
-    for name in INDEXES:
-        op.execute(f"DROP INDEX {name}")
+    for name in (*INDEXES, *DROPPED_INDEXES):
+        op.execute(f"DROP INDEX IF EXISTS {name}")  # some are of earlier versions of 0018 and 0019
     for old_name, table in TABLES.items():
         op.rename_table(old_name, table)
     for table, columns in COLUMNS.items():

@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0021"
 down_revision = "0020"
-branch_labels = None
-depends_on = None
 
 SUMS = ("requests", "refused", "failed", "ms", "service_ms")
 BUCKETS = [f"{part}_{bucket:02}" for part in ("gateway", "service") for bucket in range(25)]

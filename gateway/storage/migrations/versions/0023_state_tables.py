@@ -11,8 +11,6 @@ from alembic import op
 
 revision = "0023"
 down_revision = "0022"
-branch_labels = None
-depends_on = None
 
 ROWS_AT_A_TIME = 1000
 

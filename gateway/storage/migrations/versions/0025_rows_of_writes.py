@@ -9,8 +9,6 @@ from alembic import op
 
 revision = "0025"
 down_revision = "0024"
-branch_labels = None
-depends_on = None
 
 HAS_KEY = "idempotency IS NOT NULL"
 IS_UNREAD_ANSWER = "response IS NOT NULL AND idempotency IS NULL AND state = 'answered'"
@@ -40,9 +38,8 @@ def upgrade() -> None:
         " FROM (SELECT id, row_number() OVER (ORDER BY started_at, id) AS place"
         " FROM operations WHERE number IS NULL) AS numbered WHERE numbered.id = operations.id"
     )
-    op.drop_index("ix_operations_number", "operations")
-    op.drop_index("ix_operations_open", "operations")
-    op.drop_index("ix_upstream_writes_sent", "upstream_writes")
+    for name in ("ix_operations_number", "ix_operations_open", "ix_upstream_writes_sent"):
+        op.execute(f"DROP INDEX IF EXISTS {name}")  # of an earlier version of 0020
     if op.get_bind().dialect.name == "sqlite":
         _copy_operations()
         for table in WITHOUT_ROWID:
