@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, cast
 
 from gateway.storage.database import Body, Change, Database, Result, Transaction, UniqueViolation
@@ -115,17 +114,6 @@ class _Job:
             self.future.set_result(self.result)
 
 
-@dataclass(slots=True)
-class _Group:
-    """Jobs that the thread runs together."""
-
-    jobs: Sequence[_Job]
-    has_run: bool
-    """Whether their statements have run, so that only COMMIT is left."""
-    error: BaseException | None = None
-    """Why the file cannot be used, if that took more than ``patience_seconds`` to find out."""
-
-
 class SqliteDatabase(Database):
     """A connection that writes, and one for brief reads in the event loop's thread.
 
@@ -151,7 +139,8 @@ class SqliteDatabase(Database):
         """When the file is looked at again; at once after a change by this process."""
         self._waiting: list[_Job] = []
         """Jobs that wait for the group before them."""
-        self._groups: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
+        self._groups: queue.SimpleQueue[tuple[Sequence[_Job], bool] | None] = queue.SimpleQueue()
+        """Jobs that the thread runs together, and whether only COMMIT is left of them."""
         self._loop: asyncio.AbstractEventLoop
         self._idle: asyncio.Event
         """Set while no group is about to start, and the thread has none."""
@@ -164,11 +153,17 @@ class SqliteDatabase(Database):
     async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:
         if is_brief:
             try:
-                # A handover to the thread takes longer than the read.
-                with suppress(_FileLocked):
-                    return self._read_inline(body)
+                # Here, as a handover to the thread takes longer. Each statement is a transaction of
+                # its own, as on PostgreSQL.
+                transaction = SqliteTransaction(self._open_read_cursor())
+                return run_coroutine_without_waiting(body(transaction))
             except DATABASE_ERRORS as error:
-                raise translate_database_error(error, self.location) from None
+                if self._read_cursor is not None and is_damage(error):
+                    self._read_cursor.connection.close()
+                    self._read_cursor = None
+                # The event loop must not wait for the lock of another connection.
+                if find_sqlite_code(error) != sqlite3.SQLITE_BUSY:
+                    raise translate_database_error(error, self.location) from None
         return cast("Result", await self._queue_job(body, writes=False))
 
     def fetch_now(self, statement: Statement, parameters: Parameters) -> Sequence[Any] | None:
@@ -203,19 +198,6 @@ class SqliteDatabase(Database):
             self._read_cursor = self._connect(0).cursor()
         return self._read_cursor
 
-    def _read_inline(self, body: Body[Result]) -> Result:
-        """Raises _FileLocked if the file is locked, because the event loop must not wait."""
-        try:
-            # Each statement is a transaction of its own, as on PostgreSQL.
-            return run_coroutine_without_waiting(body(SqliteTransaction(self._open_read_cursor())))
-        except sqlite3.Error as error:
-            if find_sqlite_code(error) == sqlite3.SQLITE_BUSY:
-                raise _FileLocked from None
-            if self._read_cursor is not None and is_damage(error):
-                self._read_cursor.connection.close()
-                self._read_cursor = None
-            raise
-
     def write(self, body: Body[Result], *, is_brief: bool = False) -> Awaitable[Result]:
         return self._queue_job(body, writes=True, is_brief=is_brief)
 
@@ -245,15 +227,14 @@ class SqliteDatabase(Database):
         """Gives waiting jobs to the thread."""
         jobs = self._waiting[:MAX_GROUP_SIZE]
         del self._waiting[:MAX_GROUP_SIZE]
-        self._groups.put(_Group(jobs, self._try_run_brief_jobs(jobs)))
+        self._groups.put((jobs, self._try_run_brief_jobs(jobs)))
 
-    def _end_group(self, group: _Group) -> None:
+    def _end_group(self, jobs: Sequence[_Job], slow_error: BaseException | None) -> None:
         """Gives the callers their results; what they do next may join the group that follows."""
-        jobs = group.jobs
-        if group.error is not None:
+        if slow_error is not None:
             # These have waited as long, and would wait again for the same lock.
             for job in self._waiting:
-                job.error = group.error
+                job.error = slow_error
             jobs, self._waiting = [*jobs, *self._waiting], []
         for job in jobs:
             if isinstance(job.error, DATABASE_ERRORS):
@@ -288,9 +269,10 @@ class SqliteDatabase(Database):
 
     def _run_groups_until_closed(self) -> None:
         while (group := self._groups.get()) is not None:
-            group.error = self._commit_group(group) if group.has_run else self._run_group(group)
+            jobs, has_run = group
+            slow_error = self._commit(jobs, None) if has_run else self._run_group(jobs)
             with suppress(RuntimeError):  # the loop was closed without waiting
-                self._loop.call_soon_threadsafe(self._end_group, group)
+                self._loop.call_soon_threadsafe(self._end_group, jobs, slow_error)
         if self._cursor is not None:
             # Leaves no journal behind, unless another process uses the file; a WAL is deleted anyway.
             if JOURNAL_MODE == "PERSIST":
@@ -298,22 +280,16 @@ class SqliteDatabase(Database):
                     self._cursor.execute("PRAGMA journal_mode = DELETE")
             self._cursor.connection.close()
 
-    def _run_group(self, group: _Group) -> BaseException | None:
-        """Runs reads, then writes; returns the error of a file that failed too slowly.
-
-        That is after more than ``patience_seconds``, so that nobody else should wait for it.
-        """
+    def _run_group(self, jobs: Sequence[_Job]) -> BaseException | None:
+        """Runs reads, then writes; returns an error as ``_commit``."""
         self._set_busy_seconds(BUSY_SECONDS)
         slow_error = None
         for begin, writes in (("BEGIN", False), (BEGIN_WRITE, True)):
-            jobs = [job for job in group.jobs if job.writes is writes]
+            jobs_of_kind = [job for job in jobs if job.writes is writes]
             if slow_error is not None:
-                self._fail_jobs(jobs, slow_error)
-            elif jobs:
-                started_at = time.monotonic()
-                error = self._run_jobs(jobs, begin)
-                if time.monotonic() - started_at > self.patience_seconds:
-                    slow_error = error
+                self._fail_jobs(jobs_of_kind, slow_error)
+            elif jobs_of_kind:
+                slow_error = self._commit(jobs_of_kind, begin)
         self._set_busy_seconds(0)
         return slow_error
 
@@ -323,38 +299,32 @@ class SqliteDatabase(Database):
             with suppress(sqlite3.Error):
                 self._cursor.execute(f"PRAGMA busy_timeout = {1000 * seconds}")
 
-    def _run_jobs(self, jobs: Sequence[_Job], begin: str) -> BaseException | None:
-        """Runs jobs in one transaction, and rolls back alone a job that fails.
+    def _commit(self, jobs: Sequence[_Job], begin: str | None) -> BaseException | None:
+        """Commits jobs, after running them in a transaction unless ``begin`` is None.
 
-        Returns the error if the file cannot be used.
+        Returns the error of a file that took more than ``patience_seconds`` to fail, so that nobody
+        else should wait for it.
         """
+        started_at = time.monotonic()
         try:
             if self._cursor is None:
                 self._cursor = self._connect(BUSY_SECONDS).cursor()
-            cursor = self._cursor
-            cursor.execute(begin)
-            if begin == BEGIN_WRITE:
-                self._check_files_in_place()
-            for job in jobs:
-                self._run_job(cursor, job, is_alone=len(jobs) == 1)
-            cursor.execute("COMMIT" if any(not job.error for job in jobs) else "ROLLBACK")
+            if begin is not None:
+                self._run_jobs(self._cursor, jobs, begin)
+            self._cursor.execute("COMMIT" if any(not job.error for job in jobs) else "ROLLBACK")
         except BaseException as error:  # noqa: BLE001 - each caller gets it
             self._fail_jobs(jobs, error)
-            return error
+            return error if time.monotonic() - started_at > self.patience_seconds else None
         # Before the callers learn of it, so that what they read next shows their change.
         self._check_at = 0.0
         return None
 
-    def _commit_group(self, group: _Group) -> BaseException | None:
-        """Commits what ran in the event loop's thread; returns an error like ``_run_group``."""
-        started_at = time.monotonic()
-        try:
-            cast("sqlite3.Cursor", self._cursor).execute("COMMIT")
-        except BaseException as error:  # noqa: BLE001 - each caller gets it
-            self._fail_jobs(group.jobs, error)
-            return error if time.monotonic() - started_at > self.patience_seconds else None
-        self._check_at = 0.0
-        return None
+    def _run_jobs(self, cursor: sqlite3.Cursor, jobs: Sequence[_Job], begin: str) -> None:
+        cursor.execute(begin)
+        if begin == BEGIN_WRITE:
+            self._check_files_in_place()
+        for job in jobs:
+            self._run_job(cursor, job, is_alone=len(jobs) == 1)
 
     def _fail_jobs(self, jobs: Sequence[_Job], error: BaseException) -> None:
         for job in jobs:
@@ -452,10 +422,6 @@ def _try_lock(lock_file: int, kind: int) -> bool:
 
 class _NotBrief(Exception):
     """A body that was expected to be brief is not: it runs again in the thread."""
-
-
-class _FileLocked(Exception):
-    """Another connection has locked the file."""
 
 
 _BODY_ERRORS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError)
