@@ -17,7 +17,6 @@ from gateway.admission.load.fair_limiter import (
     SHED,
     WAITING,
     FairLimiter,
-    LimiterCapacity,
     Waiter,
 )
 from mappings import errors
@@ -85,14 +84,7 @@ class LoadShedder:
     def __init__(self, settings: LoadSettings) -> None:
         self.settings = settings
         self.memory_budget = MemoryBudget(settings.held_bytes)
-        self.limiter = FairLimiter(
-            LimiterCapacity(
-                settings.in_flight,
-                settings.in_flight_per_merchant,
-                settings.queue,
-                settings.queue_per_merchant,
-            )
-        )
+        self.limiter = FairLimiter(settings)
         self.shed_counts: Counter[str] = Counter()
         """Rejected requests, by reason."""
 

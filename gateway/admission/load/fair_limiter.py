@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
+
+from gateway.config.settings import Load
 
 
 class WaiterState(Enum):
@@ -40,21 +41,11 @@ class Waiter(msgspec.Struct, eq=False):
             self.wakeup.set_result(None)
 
 
-@dataclass(frozen=True, slots=True)
-class LimiterCapacity:
-    """The maximum of running and waiting requests, in total and for each merchant."""
-
-    max_running: int
-    max_running_per_merchant: int
-    max_waiting: int
-    max_waiting_per_merchant: int
-
-
 class FairLimiter:
     """Decides which requests run, wait or are shed."""
 
-    def __init__(self, capacity: LimiterCapacity) -> None:
-        self._capacity = capacity
+    def __init__(self, limits: Load) -> None:
+        self._limits = limits
         self._last_sequence_number = 0
         self.running_count = 0
         """Running requests of all merchants."""
@@ -74,11 +65,8 @@ class FairLimiter:
         """Starts a request, if it need not wait; ``end`` has to follow."""
         # A request cannot overtake others: while a merchant below its maximum waits, all places
         # are taken.
-        capacity, running_here = self._capacity, self._running_by_merchant.get(merchant, 0)
-        if (
-            self.running_count >= capacity.max_running
-            or running_here >= capacity.max_running_per_merchant
-        ):
+        limits, running_here = self._limits, self._running_by_merchant.get(merchant, 0)
+        if self.running_count >= limits.in_flight or running_here >= limits.in_flight_per_merchant:
             return False
         self.running_count += 1
         self._running_by_merchant[merchant] = running_here + 1
@@ -104,7 +92,7 @@ class FairLimiter:
         else:
             # If the queue is full, the merchant with the longest queue gives up a place to this
             # one.
-            if self.waiting_count >= self._capacity.max_waiting:
+            if self.waiting_count >= self._limits.queue:
                 self._shed_newest_of_longest_queue()
             self._queues.setdefault(merchant, deque()).append(waiter)
         return waiter
@@ -119,19 +107,18 @@ class FairLimiter:
             self.end(waiter.merchant)
 
     def _can_run(self, merchant: str) -> bool:
-        capacity = self._capacity
         return (
-            self.running_count < capacity.max_running
-            and self._running_by_merchant.get(merchant, 0) < capacity.max_running_per_merchant
+            self.running_count < self._limits.in_flight
+            and self._running_by_merchant.get(merchant, 0) < self._limits.in_flight_per_merchant
         )
 
     def _can_wait(self, merchant: str) -> bool:
         # A merchant's own maximum applies even while the total queue is empty.
         queue_length = len(self._queues.get(merchant, ()))
-        if queue_length >= self._capacity.max_waiting_per_merchant:
+        if queue_length >= self._limits.queue_per_merchant:
             return False
         return (
-            self.waiting_count < self._capacity.max_waiting
+            self.waiting_count < self._limits.queue
             or self._get_longest_queue_length() > queue_length + 1
         )
 

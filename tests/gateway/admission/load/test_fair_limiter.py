@@ -5,11 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission.load.fair_limiter import FairLimiter, LimiterCapacity, Waiter, WaiterState
+from gateway.admission.load.fair_limiter import FairLimiter, Waiter, WaiterState
+from gateway.config.settings import Load
 
-CAPACITY = LimiterCapacity(
-    max_running=4, max_running_per_merchant=3, max_waiting=6, max_waiting_per_merchant=4
-)
+LIMITS = Load(in_flight=4, in_flight_per_merchant=3, queue=6, queue_per_merchant=4)
 
 
 def request_slots(limiter: FairLimiter, merchant: str, times: int = 1) -> list[Waiter]:
@@ -28,17 +27,17 @@ def format_states(waiters: list[Waiter]) -> str:
 
 
 def test_merchant_has_bounded_concurrency_and_queue() -> None:
-    assert format_states(request_slots(FairLimiter(CAPACITY), "a", 8)) == "GGGWWWW-"
+    assert format_states(request_slots(FairLimiter(LIMITS), "a", 8)) == "GGGWWWW-"
 
 
 def test_merchant_at_its_limit_does_not_block_others() -> None:
-    limiter = FairLimiter(CAPACITY)
+    limiter = FairLimiter(LIMITS)
     request_slots(limiter, "slow", 100)
     assert format_states(request_slots(limiter, "other")) == "G"
 
 
 def test_next_slot_goes_to_merchant_with_fewest_running() -> None:
-    limiter = FairLimiter(CAPACITY)
+    limiter = FairLimiter(LIMITS)
     slow_waiters = request_slots(limiter, "slow", 5)
     (other_waiter, waiting) = request_slots(limiter, "other", 2)
     assert format_states([*slow_waiters, other_waiter, waiting]) == "GGGWWGW"
@@ -51,7 +50,9 @@ def test_next_slot_goes_to_merchant_with_fewest_running() -> None:
 
 
 def test_requests_of_one_merchant_run_in_arrival_order() -> None:
-    limiter = FairLimiter(LimiterCapacity(1, 1, 5, 5))
+    limiter = FairLimiter(
+        Load(in_flight=1, in_flight_per_merchant=1, queue=5, queue_per_merchant=5)
+    )
     waiters = request_slots(limiter, "a", 4)
     for waiter, states in zip(waiters, ("oGWW", "ooGW", "oooG", "oooo"), strict=True):
         limiter.remove(waiter)
@@ -59,21 +60,27 @@ def test_requests_of_one_merchant_run_in_arrival_order() -> None:
 
 
 def test_full_queue_displaces_last_waiter_of_longest_queue() -> None:
-    limiter = FairLimiter(LimiterCapacity(1, 1, 4, 4))
+    limiter = FairLimiter(
+        Load(in_flight=1, in_flight_per_merchant=1, queue=4, queue_per_merchant=4)
+    )
     waiters = request_slots(limiter, "many", 5)
     assert limiter.admit_or_queue("few").state is WaiterState.WAITING
     assert format_states(waiters) == "GWWW-"
 
 
 def test_waiter_is_not_displaced_by_merchant_with_equal_demand() -> None:
-    limiter = FairLimiter(LimiterCapacity(1, 1, 4, 4))
+    limiter = FairLimiter(
+        Load(in_flight=1, in_flight_per_merchant=1, queue=4, queue_per_merchant=4)
+    )
     request_slots(limiter, "a", 3)
     request_slots(limiter, "b", 2)
     assert format_states(request_slots(limiter, "b")) == "-"
 
 
 def test_cancelled_waiter_leaves_the_queue() -> None:
-    limiter = FairLimiter(LimiterCapacity(1, 1, 1, 1))
+    limiter = FairLimiter(
+        Load(in_flight=1, in_flight_per_merchant=1, queue=1, queue_per_merchant=1)
+    )
     running, waiting = request_slots(limiter, "a", 2)
     limiter.remove(waiting)
     (retried_waiter,) = request_slots(limiter, "a")
@@ -82,7 +89,7 @@ def test_cancelled_waiter_leaves_the_queue() -> None:
 
 
 def test_slot_is_released_only_once() -> None:
-    limiter = FairLimiter(CAPACITY)
+    limiter = FairLimiter(LIMITS)
     (waiter,) = request_slots(limiter, "a")
     limiter.remove(waiter)
     limiter.remove(waiter)
@@ -91,7 +98,7 @@ def test_slot_is_released_only_once() -> None:
 
 
 def test_would_shed_predicts_the_decision() -> None:
-    limiter = FairLimiter(CAPACITY)
+    limiter = FairLimiter(LIMITS)
     assert not limiter.would_shed("a")
     request_slots(limiter, "a", 7)
     assert limiter.would_shed("a")
@@ -105,7 +112,7 @@ step_lists = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), max
 def test_bounds_hold_and_no_slot_stays_unused_for_any_sequence(
     steps: list[tuple[str, int]],
 ) -> None:
-    limiter, waiters = FairLimiter(CAPACITY), list[Waiter]()
+    limiter, waiters = FairLimiter(LIMITS), list[Waiter]()
     for merchant, number in steps:
         if number < len(waiters):
             limiter.remove(waiters[number])
@@ -114,15 +121,15 @@ def test_bounds_hold_and_no_slot_stays_unused_for_any_sequence(
         running = [waiter for waiter in waiters if waiter.state is WaiterState.RUNNING]
         waiting = [waiter for waiter in waiters if waiter.state is WaiterState.WAITING]
         assert (len(running), len(waiting)) == (limiter.running_count, limiter.waiting_count)
-        assert len(running) <= CAPACITY.max_running
-        assert len(waiting) <= CAPACITY.max_waiting
+        assert len(running) <= LIMITS.in_flight
+        assert len(waiting) <= LIMITS.queue
         for name in "abc":
             running_count = sum(waiter.merchant == name for waiter in running)
-            assert running_count <= CAPACITY.max_running_per_merchant
+            assert running_count <= LIMITS.in_flight_per_merchant
             waiting_count = sum(waiter.merchant == name for waiter in waiting)
-            assert waiting_count <= CAPACITY.max_waiting_per_merchant
+            assert waiting_count <= LIMITS.queue_per_merchant
             assert (
                 not waiting_count
-                or running_count == CAPACITY.max_running_per_merchant
-                or len(running) == CAPACITY.max_running
+                or running_count == LIMITS.in_flight_per_merchant
+                or len(running) == LIMITS.in_flight
             )
