@@ -149,7 +149,7 @@ class LegacyCodec:
         if unknown:
             # Ignored as documented (contract, section 3), but counted: a client may expect an
             # effect.
-            metrics.count_ignored_parameters(operation.name, len(unknown))
+            metrics.ignored_parameters.labels(operation.name).inc(len(unknown))
         return parameters
 
     def _select_imported_ids(

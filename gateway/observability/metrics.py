@@ -23,7 +23,6 @@ from gateway.observability.request_series import (
     RequestSeries,
     TrafficCollector,
     UpstreamEndpoint,
-    UpstreamSeries,
 )
 
 # The `_created` series would double the number of series of counters and histograms.
@@ -58,8 +57,7 @@ def _create_counter(name: str, description: str, *labels: str) -> Counter:
 
 # Plain numbers, which the scrape reads: the library's own metrics cost a tenth of a read.
 traffic = TrafficCollector()
-request_series, upstream_series = traffic.request_series, traffic.upstream_series
-legacy_call_counts = traffic.legacy_call_counts
+request_series = traffic.request_series
 REGISTRY.register(traffic)
 _STATUS = itemgetter(3)
 invalid_http = _create_counter(
@@ -195,7 +193,7 @@ def summarize_records() -> None:
     for endpoint, outcome, seconds in calls:
         seconds_by_outcome.setdefault((endpoint, outcome), []).append(seconds)
     for (endpoint, outcome), durations in seconds_by_outcome.items():
-        upstream = upstream_series.setdefault(endpoint, UpstreamSeries())
+        upstream = traffic.find_upstream_series(endpoint)
         upstream.counts[outcome] += len(durations)
         upstream.duration.observe_all(durations)
 
@@ -233,20 +231,9 @@ def classify_outcome(status: int, log_fields: Mapping[str, Any]) -> str:
     return "refused" if status < 500 else "failed"
 
 
-def count_ignored_parameters(operation: str, count: int) -> None:
-    """Counts unknown query parameters; ``operation`` is the name of a legacy operation."""
-    ignored_parameters.labels(operation).inc(count)
-
-
-def count_upstream_retry(environment: str) -> None:
-    counts = traffic.upstream_retry_counts
-    counts[environment] = counts.get(environment, 0) + 1
-
-
 def count_legacy_call(environment: str, operation: str, outcome: str, _seconds: float) -> None:
     """Counts a request to the legacy service; ``operation`` is the name of an operation."""
-    key = environment, operation, outcome
-    legacy_call_counts[key] = legacy_call_counts.get(key, 0) + 1
+    traffic.legacy_call_counts[environment, operation, outcome] += 1
 
 
 def render_metrics(accept_header: str, collector: Collector = REGISTRY) -> tuple[bytes, str]:

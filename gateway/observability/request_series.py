@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import accumulate, repeat
-from operator import add, itemgetter, sub
+from operator import itemgetter, sub
 from typing import Any, TypeAlias
 
 import msgspec
@@ -26,9 +26,7 @@ _BUCKET_LABELS = (*map(str, DURATION_BUCKETS_SECONDS), "+Inf")
 OTHER_ENDPOINT = "other"
 """The label of endpoints that are not listed."""
 
-_ENDPOINTS: Mapping[tuple[str, str], str] = {
-    (endpoint.method, endpoint.path): f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS
-}
+_ENDPOINT_LABELS = {f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS}
 
 StatusAndOutcome: TypeAlias = tuple[int, str]
 
@@ -131,11 +129,6 @@ class UpstreamSeries:
         self.counts = Counter[str]()
         self.duration = DurationHistogram()
 
-    def add(self, other: UpstreamSeries) -> None:
-        self.counts.update(other.counts)
-        self.duration.sum += other.duration.sum
-        self.duration.counts = [*map(add, self.duration.counts, other.duration.counts)]
-
 
 class TrafficCollector(Collector):
     """The counts of one process; only its event loop changes them."""
@@ -144,10 +137,11 @@ class TrafficCollector(Collector):
         self.running_requests: dict[object, Sized] = {}
         """The requests that are processed, by server."""
         self.request_series: dict[tuple[str, str | None, str], RequestSeries] = {}
-        self.upstream_series: dict[UpstreamEndpoint, UpstreamSeries] = {}
-        self.legacy_call_counts: dict[tuple[str, str, str], int] = {}
+        self.upstream_series: dict[tuple[str, str], UpstreamSeries] = {}
+        """By environment and label of the endpoint."""
+        self.legacy_call_counts = Counter[tuple[str, str, str]]()
         """By environment, operation and outcome."""
-        self.upstream_retry_counts: dict[str, int] = {}
+        self.upstream_retry_counts = Counter[str]()
         """By environment."""
         self.database_durations = {"read": DurationHistogram(), "write": DurationHistogram()}
         self.event_loop_lag = DurationHistogram()
@@ -196,7 +190,7 @@ class TrafficCollector(Collector):
         )
 
     def _collect_calls(self) -> Iterator[Metric]:
-        upstream, labels = self._merge_upstream_series(), ("environment", "endpoint")
+        upstream, labels = self.upstream_series, ("environment", "endpoint")
         yield _build_counter(
             "upstream_calls",
             "Calls of the service, by outcome; a retry is part of the same call.",
@@ -226,13 +220,13 @@ class TrafficCollector(Collector):
             self.legacy_call_counts,
         )
 
-    def _merge_upstream_series(self) -> dict[tuple[str, ...], UpstreamSeries]:
-        """Returns the series by environment and label: endpoints that are not listed are one."""
-        merged: dict[tuple[str, ...], UpstreamSeries] = {}
-        for (environment, method, path), series in self.upstream_series.items():
-            label = _ENDPOINTS.get((method, path), OTHER_ENDPOINT)
-            merged.setdefault((environment, label), UpstreamSeries()).add(series)
-        return merged
+    def find_upstream_series(self, endpoint: UpstreamEndpoint) -> UpstreamSeries:
+        """Finds the series of an endpoint; endpoints that are not listed have one together."""
+        environment, method, path = endpoint
+        label = f"{method} {path}"
+        if label not in _ENDPOINT_LABELS:
+            label = OTHER_ENDPOINT
+        return self.upstream_series.setdefault((environment, label), UpstreamSeries())
 
 
 _REQUEST_DURATIONS = (

@@ -426,7 +426,7 @@ def _raise_unless_repeatable(call: _UpstreamCall, error: BaseException) -> None:
         if not (call.may_repeat and error.is_connection_failure):
             raise error
         call.may_repeat = False
-        metrics.count_upstream_retry(call.environment.name)
+        metrics.traffic.upstream_retry_counts[call.environment.name] += 1
     # Once the call was sent, after any error it is unknown whether the service executed it.
     elif call.has_left and isinstance(error, Exception) and not isinstance(error, TimeoutError):
         raise ResponseLost(type(error).__name__)
