@@ -35,13 +35,12 @@ from gateway.storage.tables import KEY_ORDERED, UTCDateTime, metadata
 _KEY = ("merchant", "environment", "id")
 
 
-class FactColumn(NamedTuple):
-    """The column of a fact. A missing fact is encoded from None and decoded to None."""
+class FactType(NamedTuple):
+    """How a fact is stored. A missing fact is encoded from None and decoded to None."""
 
-    name: str
     type: Any
-    encode: Callable[[Any], Any]
-    decode: Callable[[Any], Any]
+    encode: Callable[[Any], Any] = lambda fact: fact
+    decode: Callable[[Any], Any] = lambda stored: stored
     options: Mapping[str, Any] = {}
 
 
@@ -52,41 +51,22 @@ def _encode_text(fact: Any) -> str | None:
     return str(fact).replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
 
 
-def _encode_json(fact: Any) -> str | None:
-    return None if fact is None else json_codec.dumps_trusted(fact).decode()
-
-
-def _build_text_column(name: str) -> FactColumn:
-    return FactColumn(name, Text, _encode_text, lambda stored: stored)
-
-
-def _build_number_column(name: str) -> FactColumn:
-    return FactColumn(name, Integer, lambda fact: fact, lambda stored: stored)
-
-
-def _build_json_column(name: str) -> FactColumn:
-    return FactColumn(
-        name,
-        Text,
-        _encode_json,
-        lambda stored: None if stored is None else json_codec.loads_trusted(stored),
-    )
-
-
-def _build_flag_column(name: str) -> FactColumn:
-    """Builds the column of a fact that is either true or missing."""
-    options = {"nullable": False, "server_default": false()}
-    return FactColumn(name, Boolean, bool, lambda stored: bool(stored) or None, options)
-
-
-def _build_boolean_column(name: str) -> FactColumn:
-    """Builds the column of a fact that may be missing beside true and false."""
-    return FactColumn(
-        name,
-        Boolean,
-        lambda fact: fact,
-        lambda stored: None if stored is None else bool(stored),
-    )
+TEXT, NUMBER = FactType(Text, _encode_text), FactType(Integer)
+VALUE = FactType(
+    Text,
+    lambda fact: None if fact is None else json_codec.dumps_trusted(fact).decode(),
+    lambda stored: None if stored is None else json_codec.loads_trusted(stored),
+)
+"""Any JSON value."""
+FLAG = FactType(
+    Boolean,
+    bool,
+    lambda stored: bool(stored) or None,
+    {"nullable": False, "server_default": false()},
+)
+"""True or missing."""
+BOOLEAN = FactType(Boolean, decode=lambda stored: None if stored is None else bool(stored))
+"""True, false or missing."""
 
 
 class StateTable:
@@ -100,7 +80,7 @@ class StateTable:
     def __init__(
         self,
         name: str,
-        facts: Mapping[str, FactColumn],
+        facts: Mapping[str, tuple[str, FactType]],
         *constraints: CheckConstraint,
         others: str | None = None,
         is_encrypted: bool = False,
@@ -108,13 +88,13 @@ class StateTable:
     ) -> None:
         self.others, self.is_encrypted = others, is_encrypted
         self._facts = facts
-        self._missing = {column.name: column.encode(None) for column in facts.values()}
-        columns = [column.name for column in facts.values()] + ([others] if others else [])
+        self._missing = {name: type_.encode(None) for name, type_ in facts.values()}
+        columns = [*self._missing] + ([others] if others else [])
         self.table = table = Table(
             name,
             metadata,
             *(Column(key, Text, nullable=False) for key in _KEY),
-            *(Column(column.name, column.type, **column.options) for column in facts.values()),
+            *(Column(name, type_.type, **type_.options) for name, type_ in facts.values()),
             *([Column(others, Text)] if others else []),
             Column("updated_at", UTCDateTime, nullable=False),
             PrimaryKeyConstraint(*_KEY),
@@ -134,9 +114,9 @@ class StateTable:
 
     def encode_columns(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         columns = dict(self._missing)
-        for name, fact in facts.items():
-            if (column := self._facts.get(name)) is not None:
-                columns[column.name] = column.encode(fact)
+        for name, (column, type_) in self._facts.items():
+            if name in facts:
+                columns[column] = type_.encode(facts[name])
         return columns
 
     def select_other_facts(self, facts: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -153,8 +133,8 @@ class StateTable:
     def decode_columns(self, row: Sequence[Any]) -> dict[str, Any]:
         """Decodes the facts that have columns from a selected row."""
         facts = {}
-        for (fact, column), stored in zip(self._facts.items(), row[1:], strict=False):
-            if (value := column.decode(stored)) is not None:
+        for (fact, (_column, type_)), stored in zip(self._facts.items(), row[1:], strict=False):
+            if (value := type_.decode(stored)) is not None:
                 facts[fact] = value
         return facts
 
@@ -186,12 +166,12 @@ STATE_TABLES: Mapping[str, StateTable] = {
     "alias": StateTable(
         "id_redirects",
         {
-            "id": _build_text_column("first_id"),
-            "batch": _build_text_column("batch_id"),
-            "createdAt": _build_text_column("created_at"),
-            "started": _build_text_column("started_at"),
-            "abandoned": _build_flag_column(IS_SUPERSEDED),
-            "gone": _build_flag_column("is_removed"),
+            "id": ("first_id", TEXT),
+            "batch": ("batch_id", TEXT),
+            "createdAt": ("created_at", TEXT),
+            "started": ("started_at", TEXT),
+            "abandoned": (IS_SUPERSEDED, FLAG),
+            "gone": ("is_removed", FLAG),
         },
         # SQLite would search a merchant's redirects by the key, and not by the index of superseded ones.
         is_key_ordered=False,
@@ -199,59 +179,53 @@ STATE_TABLES: Mapping[str, StateTable] = {
     "recipient": StateTable(
         "recipient_states",
         {
-            "status": _build_text_column("status"),
-            "deleted": _build_flag_column("is_deleted"),
-            "still_there": _build_flag_column("is_still_there"),
-            "autoswitch": _build_json_column("autoswitch"),
-            "holdup": _build_json_column("holdup"),
-            "imported": _build_json_column("imported"),
+            "status": ("status", TEXT),
+            "deleted": ("is_deleted", FLAG),
+            "still_there": ("is_still_there", FLAG),
+            "autoswitch": ("autoswitch", VALUE),
+            "holdup": ("holdup", VALUE),
+            "imported": ("imported", VALUE),
         },
     ),
     # The operation that changes the payout methods of a recipient.
-    RECIPIENT_LOCK_KIND: StateTable(
-        "recipient_locks", {"holder": _build_text_column("operation_id")}
-    ),
+    RECIPIENT_LOCK_KIND: StateTable("recipient_locks", {"holder": ("operation_id", TEXT)}),
     # Batches that went through the legacy service, by legacy id.
     "begun": StateTable(
         "batch_services",
-        {"at": _build_text_column("service"), "by": _build_text_column("operation_id")},
+        {"at": ("service", TEXT), "by": ("operation_id", TEXT)},
         CheckConstraint("service = 'legacy'", name="service"),
     ),
     # When the legacy service's data of a merchant was imported.
-    "cutover": StateTable("cutover_imports", {"at": _build_text_column("imported_at")}),
+    "cutover": StateTable("cutover_imports", {"at": ("imported_at", TEXT)}),
     "complete": StateTable(
         "complete_batches",
         {
-            "payments": _build_number_column("payment_count"),
-            "newest": _build_text_column("newest_created_at"),
+            "payments": ("payment_count", NUMBER),
+            "newest": ("newest_created_at", TEXT),
         },
     ),
-    "country": StateTable(
-        "account_countries", {"account_number": _build_flag_column("needs_account_number")}
-    ),
+    "country": StateTable("account_countries", {"account_number": ("needs_account_number", FLAG)}),
     # Open changes of a batch with a client's own signature: the payment that each adds, by its name.
-    "signed": StateTable(
-        "signed_changes", {"last": _build_text_column("last_name")}, others="payments"
-    ),
+    "signed": StateTable("signed_changes", {"last": ("last_name", TEXT)}, others="payments"),
     "signed adds": StateTable("signed_adds", {}, others="payments"),
     "batch": StateTable(
         "batches",
         {
-            "phase": _build_text_column("phase"),
-            "since": _build_text_column("since"),
-            "version": _build_number_column("version"),
-            "upstream": _build_text_column("upstream_id"),
-            "is_new": _build_flag_column("is_new"),
-            "elsewhere": _build_flag_column("is_external"),
-            "imported": _build_number_column("imported_version"),
-            "started": _build_text_column("started_at"),
-            "currency": _build_text_column("currency"),
-            "createdAt": _build_text_column("created_at"),
-            "updatedAt": _build_text_column("changed_at"),
-            "completedAt": _build_text_column("completed_at"),
-            "abandoned": _build_json_column("superseded_ids"),
-            "has_memos": _build_boolean_column("has_memos"),
-            "together": _build_text_column("deletion_request"),
+            "phase": ("phase", TEXT),
+            "since": ("since", TEXT),
+            "version": ("version", NUMBER),
+            "upstream": ("upstream_id", TEXT),
+            "is_new": ("is_new", FLAG),
+            "elsewhere": ("is_external", FLAG),
+            "imported": ("imported_version", NUMBER),
+            "started": ("started_at", TEXT),
+            "currency": ("currency", TEXT),
+            "createdAt": ("created_at", TEXT),
+            "updatedAt": ("changed_at", TEXT),
+            "completedAt": ("completed_at", TEXT),
+            "abandoned": ("superseded_ids", VALUE),
+            "has_memos": ("has_memos", BOOLEAN),
+            "together": ("deletion_request", TEXT),
         },
         CheckConstraint(_IS_PHASE, name="phase"),
         CheckConstraint(_IS_LOCKED_SINCE, name="since"),
@@ -262,7 +236,7 @@ STATE_TABLES: Mapping[str, StateTable] = {
     # Payments of a draft have rows of their own, and this row has their number.
     "payments": StateTable(
         "batch_payments",
-        {PAYMENT_COUNT: _build_number_column("payment_count")},
+        {PAYMENT_COUNT: ("payment_count", NUMBER)},
         others="sealed",
         is_encrypted=True,
     ),
