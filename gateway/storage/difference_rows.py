@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Table, delete, select
+from sqlalchemy import delete, select
 
 from gateway.storage.audit_log import record_audit_event
 from gateway.storage.database import Transaction
-from gateway.storage.sql import Statement, build_upsert_statement
+from gateway.storage.sql import build_upsert_statement
 from gateway.storage.store import Store
 from gateway.storage.tables import comparisons, found_differences
 from gateway.storage.tenants import Tenant
@@ -25,8 +25,7 @@ _SUMS = ("compared", "different", "failed", "dropped")
 _EXAMPLE_COLUMNS = ("request_id", "control", "candidate")
 
 
-@dataclass(frozen=True, slots=True)
-class TallyKey:
+class TallyKey(NamedTuple):
     tenant: Tenant
     key: str
     operation: str
@@ -60,16 +59,28 @@ class Tally:
 
 async def add_to_comparison_tallies(store: Store, tallies: Mapping[TallyKey, Tally]) -> None:
     """Adds to the stored counters in one transaction; raises StoreUnavailable."""
-    if not tallies:
-        return
-    rows = [_build_tally_row(key, tally) for key, tally in tallies.items()]
-    places = [row for key, tally in tallies.items() for row in _build_difference_rows(key, tally)]
+    tally_rows, difference_rows = list[dict[str, Any]](), list[dict[str, Any]]()
+    # Always in the same order: two instances that update the same rows must not deadlock.
+    for key in sorted(tallies):
+        tally, columns = tallies[key], {**key.tenant._asdict(), **key._asdict()}
+        del columns["tenant"]
+        columns |= {"first_at": tally.first_at, "last_at": tally.last_at}
+        tally_rows.append(columns | {name: getattr(tally, name) for name in _SUMS})
+        for kind, place in sorted(tally.places):
+            counted = {"kind": kind, "place": place, "answers": tally.places[kind, place]}
+            example = tally.examples.get((kind, place), DifferenceExample())
+            difference_rows.append(columns | counted | asdict(example))
 
     async def upsert_rows(tx: Transaction) -> None:
-        await _upsert(tx, comparisons, _UPSERT_TALLIES, rows)
-        await _upsert(tx, found_differences, _UPSERT_DIFFERENCES, places)
+        for statement, rows in (
+            (_UPSERT_TALLIES, tally_rows),
+            (_UPSERT_DIFFERENCES, difference_rows),
+        ):
+            if rows:
+                await tx.execute(statement, *rows)
 
-    await store.write(upsert_rows)
+    if tally_rows:
+        await store.write(upsert_rows)
 
 
 _UPSERT_TALLIES = build_upsert_statement(
@@ -82,40 +93,6 @@ _UPSERT_DIFFERENCES = build_upsert_statement(
     greatest=("last_at",),
     inserted=("first_at",),
 )
-
-
-async def _upsert(
-    tx: Transaction, table: Table, statement: Statement, rows: list[dict[str, Any]]
-) -> None:
-    keys = [column.name for column in table.primary_key]
-    # Always in the same order: two instances that update the same rows must not deadlock.
-    rows = sorted(rows, key=lambda row: [row[name] for name in keys])
-    if rows:
-        await tx.execute(statement, *rows)
-
-
-def _build_tally_key_columns(key: TallyKey) -> dict[str, Any]:
-    return {**key.tenant._asdict(), "key": key.key, "operation": key.operation}
-
-
-def _build_tally_row(key: TallyKey, tally: Tally) -> dict[str, Any]:
-    columns = (*_SUMS, "first_at", "last_at")
-    return {**_build_tally_key_columns(key), **{name: getattr(tally, name) for name in columns}}
-
-
-def _build_difference_rows(key: TallyKey, tally: Tally) -> list[dict[str, Any]]:
-    times = {"first_at": tally.first_at, "last_at": tally.last_at}
-    return [
-        {
-            **_build_tally_key_columns(key),
-            "kind": kind,
-            "place": place,
-            "answers": answers,
-            **asdict(tally.examples.get((kind, place), DifferenceExample())),
-            **times,
-        }
-        for (kind, place), answers in tally.places.items()
-    ]
 
 
 async def load_comparison_tallies_by_key(store: Store) -> dict[TallyKey, Tally]:
