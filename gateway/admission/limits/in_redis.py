@@ -24,7 +24,6 @@ import hashlib
 import hmac
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import structlog
@@ -65,15 +64,8 @@ LOGIN_REFUSED_MESSAGE = f"Redis refuses the password; {DIVIDED_LIMIT} until it i
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True, frozen=True)
-class _PendingQuestion:
-    question: AdmissionQuestion
-    reply: asyncio.Future[AdmissionReply | None]
-
-    def set_reply(self, reply: AdmissionReply | None) -> None:
-        """Sets the reply, or None if Redis sent none, unless the request has been cancelled."""
-        if not self.reply.done():
-            self.reply.set_result(reply)
+_PendingReply = asyncio.Future[AdmissionReply | None]
+"""The reply to a request; None if Redis sends none."""
 
 
 class RedisRateLimiter:
@@ -92,7 +84,7 @@ class RedisRateLimiter:
         self._probe = AdmissionQuestion(self.build_redis_key("trial"), PROBE_LIMIT)
         self._local_limiter = InProcessRateLimiter()
         self._connection: RedisConnection | None = None
-        self._pending: asyncio.Queue[_PendingQuestion] = asyncio.Queue()
+        self._pending: asyncio.Queue[tuple[AdmissionQuestion, _PendingReply]] = asyncio.Queue()
         self._worker_task: asyncio.Task[None] | None = None
         self._outage_started_at: float | None = None
         self._is_password_refused = False
@@ -151,9 +143,9 @@ class RedisRateLimiter:
     async def _ask_redis_for_admission(self, question: AdmissionQuestion) -> AdmissionReply | None:
         if not self._connection:
             return None
-        pending = _PendingQuestion(question, asyncio.get_running_loop().create_future())
-        self._pending.put_nowait(pending)
-        return await pending.reply
+        reply: _PendingReply = asyncio.get_running_loop().create_future()
+        self._pending.put_nowait((question, reply))
+        return await reply
 
     async def _run_send_and_reconnect_loop(self) -> None:
         while True:
@@ -171,14 +163,14 @@ class RedisRateLimiter:
         replies: Sequence[AdmissionReply | ResponseError | None] = [None] * len(batch)
         failure: Exception | None = None
         try:
-            questions = [pending.question for pending in batch]
+            questions = [question for question, _reply in batch]
             replies = await connection.evaluate_admission_questions(questions)
             failure = next((each for each in replies if isinstance(each, ResponseError)), None)
         except Exception as error:  # noqa: BLE001 - if this task ended, all requests would wait forever
             failure = error
         finally:
-            for pending, reply in zip(batch, replies, strict=True):
-                pending.set_reply(None if isinstance(reply, ResponseError) else reply)
+            for (_question, pending), reply in zip(batch, replies, strict=True):
+                _set_reply(pending, None if isinstance(reply, ResponseError) else reply)
         if failure:
             self._record_outage(failure)
             await self._disconnect()
@@ -196,7 +188,7 @@ class RedisRateLimiter:
         # Cleared first, so that no further question is queued while the close is awaited.
         connection, self._connection = self._connection, None
         while not self._pending.empty():
-            self._pending.get_nowait().set_reply(None)
+            _set_reply(self._pending.get_nowait()[1], None)
         if connection:
             with suppress(Exception):  # the connection is discarded in any case
                 await connection.close()
@@ -226,3 +218,8 @@ class RedisRateLimiter:
             outage_seconds=round(outage_seconds, 1),
             requests_counted_locally=local_decisions,
         )
+
+
+def _set_reply(pending: _PendingReply, reply: AdmissionReply | None) -> None:
+    if not pending.done():  # the request was cancelled
+        pending.set_result(reply)
