@@ -175,33 +175,22 @@ def _convert_validation_error(number: int, error: ValidationError) -> ImportRefu
 
 
 def _check_consistency(lines: list[NumberedLine]) -> None:
-    keys = _ConsistencyCheck("api_key", "line {line} already has this key")
-    credentials = _ConsistencyCheck(
-        "access_key", "line {line} has other credentials for this merchant and environment"
-    )
-    holders = _ConsistencyCheck(
-        "access_key", "line {line} has this access key for another merchant"
-    )
-    names = _ConsistencyCheck("name", "line {line} already has this name")
-    for number, key in ((line.number, line.key) for line in lines):
+    first_uses: dict[Hashable, tuple[int, Hashable]] = {}
+
+    def check(line: int, field: str, value: Hashable, related: Hashable, problem: str) -> None:
+        """Checks that equal values have the same related value in every line."""
+        first_line, expected = first_uses.setdefault((problem, value), (line, related))
+        if related != expected:
+            raise ImportRefused(line, field, f"line {first_line} {problem}")
+
+    for line, key in ((line.number, line.key) for line in lines):
         # Related to its own line number, so that any second use is a contradiction.
-        keys.check(number, key.api_key, number)
-        credentials.check(number, key.tenant, key.credentials)
+        check(line, "api_key", key.api_key, line, "already has this key")
+        problem = "has other credentials for this merchant and environment"
+        check(line, "access_key", key.tenant, key.credentials, problem)
         # Per environment: a test account may have the access key of a live one.
-        holders.check(number, (key.environment, key.access_key), key.merchant)
+        environment_and_access_key = key.environment, key.access_key
+        problem = "has this access key for another merchant"
+        check(line, "access_key", environment_and_access_key, key.merchant, problem)
         if key.name is not None:
-            names.check(number, key.name, number)
-
-
-class _ConsistencyCheck:
-    """Checks that equal values have the same related value in every line."""
-
-    def __init__(self, field: str, message: str) -> None:
-        self._field = field
-        self._message = message
-        self._first_uses: dict[Hashable, tuple[int, Hashable]] = {}
-
-    def check(self, line: int, value: Hashable, related: Hashable) -> None:
-        first_line, expected_related = self._first_uses.setdefault(value, (line, related))
-        if related != expected_related:
-            raise ImportRefused(line, self._field, self._message.format(line=first_line))
+            check(line, "name", key.name, line, "already has this name")

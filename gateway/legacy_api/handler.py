@@ -237,10 +237,10 @@ class LegacyHandler:
             wait = str(admission.retry_after_seconds)
             answer = ErrorAnswer(429, (errors.RATE_LIMIT_EXCEEDED,), wait)
         elif context.caller and (
-            interruption := self._brownouts.find_refusal(context.caller.key, operation.name)
+            refusal := self._brownouts.find_refusal(context.caller.key, operation.name)
         ):
             context.log_fields["reason"] = metrics.BROWNOUT_REASON
-            answer = ErrorAnswer(403, (interruption.problem,), str(interruption.seconds))
+            answer = refusal
         else:
             return None
         return responses.build_error_response(answer)

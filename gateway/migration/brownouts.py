@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 
 from gateway.auth.keys import ApiKey
 from gateway.storage import Store
 from gateway.storage.brownout_rows import CHANGES, Brownout, list_planned_and_active_brownouts
 from gateway.storage.change_poller import ChangeCounts, ChangePoller, load_change_counts
+from mappings.errors import ErrorAnswer
 from mappings.failures import Problem
-
-
-@dataclass(frozen=True, slots=True)
-class Interruption:
-    """The problem with which a request is refused, and the seconds until the brownout ends."""
-
-    problem: Problem
-    seconds: int
 
 
 class Brownouts:
@@ -35,7 +27,7 @@ class Brownouts:
         self.open_brownouts: list[Brownout] = []
         self._change_count = -1
 
-    def find_refusal(self, key: ApiKey, operation: str) -> Interruption | None:
+    def find_refusal(self, key: ApiKey, operation: str) -> ErrorAnswer | None:
         """Finds the brownout that refuses a request now, the longest of several."""
         now = self._clock()
         ends = [
@@ -43,7 +35,7 @@ class Brownouts:
             for brownout in self.open_brownouts
             if brownout.is_match(key.merchant, key.name, operation, now)
         ]
-        return _build_interruption(max(ends), now) if ends else None
+        return _build_refusal(max(ends), now) if ends else None
 
     async def reload_if_changed(self, counts: ChangeCounts) -> None:
         """Listens to the change poller; raises StoreUnavailable."""
@@ -63,12 +55,11 @@ async def load_brownouts(
     return brownouts
 
 
-def _build_interruption(until: datetime, now: datetime) -> Interruption:
+def _build_refusal(until: datetime, now: datetime) -> ErrorAnswer:
     message = (
         "A planned interruption of this interface, which is going away: "
         f"it answers again at {until:%Y-%m-%dT%H:%M:%SZ}. This request changed nothing. "
         "An earlier one that had no answer may have been carried out."
     )
-    return Interruption(
-        Problem("not_authorized", message), math.ceil((until - now).total_seconds())
-    )
+    seconds = math.ceil((until - now).total_seconds())
+    return ErrorAnswer(403, (Problem("not_authorized", message),), str(seconds))
