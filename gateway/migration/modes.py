@@ -76,7 +76,13 @@ class Modes:
             # The count is read first, so that the next poll sees a switch between the two queries.
             count = (await load_change_counts(self._store)).get(CHANGES, 0)
             if count != self._switch_count:
-                await self._reload()
+                switches = await list_mode_switches(self._store)
+                self._log_changes(switches)
+                # Without an await, so that a request never sees half of a switch.
+                self._switches = {
+                    (switch.tenant, switch.key, switch.group): switch.mode for switch in switches
+                }
+                self.switched_tenants = frozenset(switch.tenant for switch in switches)
             # Set last: if loading fails, the next poll tries again.
             self._switch_count = count
 
@@ -84,15 +90,6 @@ class Modes:
         """Listens to the change poller; raises StoreUnavailable."""
         if counts.get(CHANGES, 0) != self._switch_count:
             await self.refresh()
-
-    async def _reload(self) -> None:
-        switches = await list_mode_switches(self._store)
-        self._log_changes(switches)
-        # Assigned in one step without an await, so that a request never sees half of a switch.
-        self._switches = {
-            (switch.tenant, switch.key, switch.group): switch.mode for switch in switches
-        }
-        self.switched_tenants = frozenset(switch.tenant for switch in switches)
 
     def _log_changes(self, switches: list[ModeSwitch]) -> None:
         # Skipped for the first load, which would log every mode as a change.

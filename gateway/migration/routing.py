@@ -83,7 +83,9 @@ class ServiceRouter:
                 write = ForwardedWrite(inbound, self._sender, self._batch_routing)
                 answer = await write.execute_or_replay(self._idempotency_guard)
             else:
-                answer = await self._forward_read(inbound)
+                response = await self._sender.forward(inbound)
+                is_unknown = _is_batchless_payment_read(inbound) and response.status == 404
+                answer = None if is_unknown else ForwardedAnswer(response)
         except BatchRoutedElsewhereError:
             del inbound.log_fields["mode"]
             raise
@@ -107,11 +109,6 @@ class ServiceRouter:
         return await self._batch_routing.build_not_routed_to_legacy_checks(
             inbound.caller.key.tenant, inbound.batches if inbound.is_write else []
         )
-
-    async def _forward_read(self, inbound: InboundRequest) -> ForwardedAnswer | None:
-        response = await self._sender.forward(inbound)
-        is_unknown = _is_batchless_payment_read(inbound) and response.status == 404
-        return None if is_unknown else ForwardedAnswer(response)
 
     async def fetch_legacy_fallback_response(
         self, inbound: InboundRequest, failure: Failure
