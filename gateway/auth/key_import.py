@@ -14,16 +14,17 @@ from sqlalchemy import bindparam, insert, select, update
 
 from gateway.auth.key_lines import ImportRefused, KeyLine, NumberedLine, parse_key_lines
 from gateway.auth.key_rows import (
+    CHANGES,
     AnyRow,
     build_secret_encryption_context,
     decrypt_credentials,
     generate_key_id,
-    increment_key_change_count,
 )
 from gateway.auth.signing import Credentials, extract_displayable_key_prefix
 from gateway.config.settings import State
 from gateway.observability.plurals import pluralize
 from gateway.storage.audit_log import record_audit_event
+from gateway.storage.change_poller import increment_change_count
 from gateway.storage.database import Transaction
 from gateway.storage.mode_rows import copy_modes
 from gateway.storage.store import Store, open_store
@@ -50,7 +51,7 @@ async def import_keys(
 
     async def run_import(tx: Transaction) -> ImportResult:
         # Done first, because it locks out other writers of keys until this transaction ends.
-        change_count = await increment_key_change_count(tx)
+        change_count = await increment_change_count(tx, CHANGES)
         rows = await tx.fetch(select(api_keys)), await tx.fetch(select(tenant_credentials))
         key_import = _KeyImport(store, change_count, *rows)
         # Named keys first, so that a generated name does not take a name that a later line has.

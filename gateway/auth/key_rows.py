@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, and_, or_, select, update
 
 from gateway.auth.signing import Credentials
 from gateway.storage.audit_log import record_audit_event
+from gateway.storage.change_poller import increment_change_count
 from gateway.storage.database import Transaction, UniqueViolation
 from gateway.storage.encryption import Digest, EncryptionContext, EncryptionKeys
 from gateway.storage.sql import Statement
@@ -119,24 +120,13 @@ def _is_prefix_match(word: str, prefix: str) -> bool:
     return prefix.startswith(word) or word.startswith(prefix)
 
 
-async def increment_key_change_count(tx: Transaction) -> int:
-    """Increments the change count; other writers of keys wait until the transaction ends."""
-    statement = (
-        update(counters)
-        .where(counters.c.name == CHANGES)
-        .values(value=counters.c.value + 1)
-        .returning(counters.c.value)
-    )
-    return int(await tx.fetch_value(statement))
-
-
 async def revoke_key(store: Store, key_id: str) -> None:
     """Revokes a key; running gateways refuse it after their next poll."""
 
     async def revoke(tx: Transaction) -> None:
         # Done first: the row lock of the counter makes changes visible in the order of their
         # numbers.
-        change = await increment_key_change_count(tx)
+        change = await increment_change_count(tx, CHANGES)
         rows = await tx.fetch(
             update(api_keys)
             # A key that is already revoked keeps its time of revocation.
@@ -188,7 +178,7 @@ async def replace_credentials(store: Store, tenant: Tenant, credentials: Credent
     new = {"access_key": credentials.access_key, "secret": secret, "created_at": store.clock()}
 
     async def replace(tx: Transaction) -> None:
-        change = await increment_key_change_count(tx)
+        change = await increment_change_count(tx, CHANGES)
         await tx.execute(update(tenant_credentials).filter_by(**tenant._asdict()).values(new))
         await record_audit_event(store, tx, REPLACED_EVENT, tenant)
         # Gateways cache credentials with each key, so the poll must see the keys as changed.

@@ -41,16 +41,16 @@ async def load_change_counts(store: Store) -> ChangeCounts:
     return dict(await store.read(lambda tx: tx.fetch(_SELECT_COUNTS)))
 
 
-async def increment_change_count(tx: Transaction, name: str) -> None:
-    """Increments a count, by which running gateways notice a change.
+async def increment_change_count(tx: Transaction, name: str) -> int:
+    """Increments and returns a count, by which running gateways notice a change.
 
     Call it before the change: other writers wait until the transaction ends, so a reader of the
     count sees every change up to it.
     """
-    await tx.execute(_INCREMENT_COUNT, {"name": name, "value": 1})
+    return int(await tx.fetch_value(_INCREMENT_COUNT, {"name": name, "value": 1}))
 
 
-_INCREMENT_COUNT = build_upsert_statement(counters, summed=("value",))
+_INCREMENT_COUNT = build_upsert_statement(counters, summed=("value",), returned=counters.c.value)
 
 
 class ChangePoller(PeriodicTask):

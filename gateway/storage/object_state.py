@@ -11,7 +11,6 @@ from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-import simplejson
 from sqlalchemy import select, text
 
 from gateway.payloads import json_codec, stored_json
@@ -71,9 +70,7 @@ class ObjectStateStore:
         """Loads the facts of an object; an empty dict if it has none."""
         if (facts := self.load_now(owner, kind, id)) is not None:
             return facts
-        table, row = STATE_TABLES[kind], {**owner._asdict(), "id": id}
-        rows = await self._store.read(lambda tx: tx.fetch(table.select_one, row), is_brief=True)
-        return (await self._decode_facts_by_id(owner, kind, rows)).get(id, {}) if rows else {}
+        return (await self.load_facts_by_id(owner, kind, (id,))).get(id, {})
 
     def load_now(
         self,
@@ -213,27 +210,20 @@ class ObjectStateStore:
 
         ``is_long`` is the result of ``has_long_changes``.
         """
-        members = chain.from_iterable(record.members for record in records)
-        if not is_long:
-            await self._merge_facts_slice(tx, owner, list(members), is_long=False)
-            return
-        slices = iterate_chunks(members, SLICE_SIZE)
+        slices = iterate_chunks(
+            chain.from_iterable(record.members for record in records), SLICE_SIZE
+        )
         # ``next`` decompresses a slice of a long list of records.
         while some_records := await tx.compute(is_long, next, slices, ()):
-            is_slice_long = has_long_changes(some_records)
-            await self._merge_facts_slice(tx, owner, some_records, is_long=is_slice_long)
-
-    async def _merge_facts_slice(
-        self, tx: Transaction, owner: Tenant, records: Sequence[CompareAndSet], *, is_long: bool
-    ) -> None:
-        records_by_kind: dict[str, list[CompareAndSet]] = {}
-        for record in records:
-            records_by_kind.setdefault(record.kind, []).append(record)
-        for kind, records_of_kind in records_by_kind.items():
-            if kind == DRAFT_PAYMENTS:
-                await self._change_draft_payments(tx, owner, records_of_kind)
-                continue
-            await self._merge_facts_of_kind(tx, owner, kind, records_of_kind, is_long)
+            is_slice_long = is_long and has_long_changes(some_records)
+            records_by_kind: dict[str, list[CompareAndSet]] = {}
+            for record in some_records:
+                records_by_kind.setdefault(record.kind, []).append(record)
+            for kind, records_of_kind in records_by_kind.items():
+                if kind == DRAFT_PAYMENTS:
+                    await self._change_draft_payments(tx, owner, records_of_kind)
+                else:
+                    await self._merge_facts_of_kind(tx, owner, kind, records_of_kind, is_slice_long)
 
     async def _merge_facts_of_kind(
         self,
@@ -440,7 +430,7 @@ class ObjectStateStore:
         row = {
             "environment": environment,
             "name": name,
-            "value": _dump_json(value),
+            "value": json_codec.dumps_trusted(value).decode(),
             "learned_at": self._store.clock(),
         }
 
@@ -485,7 +475,3 @@ def _build_lock_name(*named: str) -> str:
     A JSON array is unambiguous: joined parts could be split at other positions.
     """
     return f'["remembered",{",".join(map(encode_basestring_ascii, named))}]'
-
-
-def _dump_json(value: Any) -> str:
-    return simplejson.dumps(value, use_decimal=True, allow_nan=False, separators=(",", ":"))

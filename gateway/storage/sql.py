@@ -103,7 +103,9 @@ def compile_statement(
         # A literal NULL has no value above, and is no parameter of the caller.
         if parameter is not None and not parameter.required and key not in columns:
             defaults.setdefault(key, None)
-    columns_read = _list_selected_columns(statement)
+    # Those of a SELECT, or of a RETURNING clause.
+    selected: Any = getattr(statement, "selected_columns", None)
+    columns_read = list(selected or getattr(statement, "exported_columns", ()))
     column_converters = {
         position: convert
         for position, column in enumerate(columns_read)
@@ -155,13 +157,6 @@ def _build_row_type(labels: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
     return make
 
 
-def _list_selected_columns(statement: Any) -> Sequence[ColumnElement[Any]]:
-    columns = getattr(statement, "selected_columns", None)
-    if columns is None:
-        columns = getattr(statement, "exported_columns", None)
-    return list(columns or ())
-
-
 def _build_column_converter(type_: Any, dialect: Dialect) -> Convert | None:
     convert: Convert | None = type_.dialect_impl(dialect).result_processor(dialect, None)
     if convert is None and isinstance(type_, JSON):
@@ -179,6 +174,7 @@ def build_upsert_statement(
     least: Sequence[str] = (),
     greatest: Sequence[str] = (),
     inserted: Sequence[str] = (),
+    returned: ColumnElement[Any] | None = None,
 ) -> Statement:
     """Builds a statement that inserts a row, or updates the row with its primary key.
 
@@ -196,7 +192,8 @@ def build_upsert_statement(
         values |= {name: old[name] + new[name] for name in summed}
         values |= {name: minimum(old[name], new[name]) for name in least}
         values |= {name: maximum(old[name], new[name]) for name in greatest}
-        return insert.on_conflict_do_update(index_elements=key, set_=values)
+        upsert = insert.on_conflict_do_update(index_elements=key, set_=values)
+        return upsert if returned is None else upsert.returning(returned)
 
     return Statement(build, [*key, *columns, *summed, *least, *greatest, *inserted])
 

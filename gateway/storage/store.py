@@ -159,42 +159,29 @@ def _load_and_verify_keys(store: Store, connection: Connection, key_file: Path) 
             key_file, store.database.location, f"has no key {', '.join(lost)}"
         )
     for key_id, check in checks.items():
-        _verify_key_check_value(keys, key_id, check, key_file, store.database.location)
-    new = [key_id for key_id in keys.ids if key_id not in checks]
-    if new:
-        # One after the other, although the clock may have been ahead before: see below.
-        created_at = max([store.clock(), *(row.created_at + _MICROSECOND for row in rows)])
-        connection.execute(insert(encryption_keys), _build_key_check_rows(keys, new, created_at))
+        try:
+            keys.decrypt(check, _build_key_check_encryption_context(key_id))
+        except StoreUnavailable:
+            raise _build_key_mismatch_error(
+                key_file, store.database.location, f"has another key under the id {key_id}"
+            ) from None
+    # One after the other, although the clock may have been ahead before: see below.
+    created_at = max([store.clock(), *(row.created_at + _MICROSECOND for row in rows)])
+    new_rows = [
+        {
+            "id": id_,
+            "check_value": keys.encrypt("", _build_key_check_encryption_context(id_), key_id=id_),
+            "created_at": created_at + number * _MICROSECOND,
+        }
+        for number, id_ in enumerate(keys.ids)
+        if id_ not in checks
+    ]
+    if new_rows:
+        connection.execute(insert(encryption_keys), new_rows)
     if rows:
         # By the time of first use, because an operator may reorder the lines of the file.
         keys.oldest = min(rows, key=lambda row: (row.created_at, keys.ids.index(row.id))).id
     return keys
-
-
-def _build_key_check_rows(
-    keys: EncryptionKeys, ids: list[str], first_at: datetime
-) -> list[dict[str, object]]:
-    return [
-        {
-            "id": key_id,
-            "check_value": keys.encrypt(
-                "", _build_key_check_encryption_context(key_id), key_id=key_id
-            ),
-            "created_at": first_at + number * _MICROSECOND,
-        }
-        for number, key_id in enumerate(ids)
-    ]
-
-
-def _verify_key_check_value(
-    keys: EncryptionKeys, key_id: str, check: str, key_file: Path, where: str
-) -> None:
-    try:
-        keys.decrypt(check, _build_key_check_encryption_context(key_id))
-    except StoreUnavailable:
-        raise _build_key_mismatch_error(
-            key_file, where, f"has another key under the id {key_id}"
-        ) from None
 
 
 def _build_key_check_encryption_context(key_id: str) -> EncryptionContext:
