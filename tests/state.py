@@ -41,6 +41,7 @@ from gateway.writes.states import (
     SENT,
     UNDONE,
 )
+from mappings.effects import CompareAndSet
 
 if TYPE_CHECKING:
     import pytest
@@ -144,7 +145,7 @@ class State:
         object_states = ObjectStateStore(self.store)
         for kind, facts_by_id in objects.items():
             for id_, facts in facts_by_id.items():
-                await object_states.compare_and_set(tenant, kind, id_, facts)
+                await compare_and_set(object_states, tenant, kind, id_, facts)
 
     async def list_objects(
         self, kinds: Iterable[str], tenant: Tenant = TENANT
@@ -300,3 +301,17 @@ def break_reads(monkeypatch: pytest.MonkeyPatch) -> None:
         raise StoreUnavailable("the database is down", means="nothing is found", do="start it")
 
     monkeypatch.setattr(Store, "read", refuse)
+
+
+async def compare_and_set(
+    object_states: ObjectStateStore,
+    owner: Tenant,
+    kind: str,
+    id_: str,
+    facts: Mapping[str, Any],
+    *,
+    find: Mapping[str, Any] | None = None,
+) -> None:
+    """Merge facts into those of an object; Conflict if the stored ones differ from ``find``."""
+    record = CompareAndSet(kind, id_, facts, find or {})
+    await object_states.compare_and_set_all(owner, [record])

@@ -29,7 +29,7 @@ from tests.payouts import (
 )
 from tests.running_gateway import KEY, GatewayUnderTest, build_settings
 from tests.simulator import Service, ServiceOptions
-from tests.state import record_statements
+from tests.state import compare_and_set, record_statements
 
 TENANT = Tenant(KEY["merchant"], KEY["environment"])
 OLD_OBJECT_COUNT = MANY_OBJECTS + 500
@@ -264,8 +264,8 @@ async def test_started_superseded_batches_are_searched_among_superseded_only(
     gateway: GatewayUnderTest, read_counts: list[int]
 ) -> None:
     async with open_store(gateway.settings.state) as store:
-        await ObjectStateStore(store).compare_and_set(
-            TENANT, "alias", "B-LEFT", {"abandoned": True}
+        await compare_and_set(
+            ObjectStateStore(store), TENANT, "alias", "B-LEFT", {"abandoned": True}
         )
         read_counts.clear()
         async with open_reconciler(gateway.settings, store) as reconciler:
@@ -297,7 +297,7 @@ async def test_metrics_queries_do_not_scan_finished_rows(tmp_path: Path) -> None
 async def test_superseded_batches_are_found_by_an_index(tmp_path: Path) -> None:
     settings = build_settings(tmp_path, "http://127.0.0.1:1")
     async with open_store(settings.state) as store:
-        await ObjectStateStore(store).compare_and_set(TENANT, "alias", "B-1", {"abandoned": True})
+        await compare_and_set(ObjectStateStore(store), TENANT, "alias", "B-1", {"abandoned": True})
         with record_statements() as recorded:
             assert (await load_state_gauges(store)).superseded_batches == 1
             assert [batch.upstream_id for batch in await list_superseded_batches(store)] == ["B-1"]

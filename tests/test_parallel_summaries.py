@@ -19,7 +19,7 @@ from gateway.storage import ObjectStateStore, open_store
 from mappings.batch_reads import SUMMARIES_PER_CHUNK
 from mappings.effects import MAX_PARALLEL_CALLS
 from tests.running_gateway import GatewayUnderTest, open_gateway
-from tests.state import TENANT
+from tests.state import TENANT, compare_and_set
 
 BATCH_COUNT = SUMMARIES_PER_CHUNK + MAX_PARALLEL_CALLS
 """Batches: more than one slice, and each slice a whole number of turns."""
@@ -76,7 +76,7 @@ async def _record_batches(object_states: ObjectStateStore) -> list[str]:
     for number, id_ in enumerate(ids):
         created_at = (first_time + timedelta(minutes=number)).isoformat()
         batch_state = {"phase": "sent", "version": 1, "upstream": id_, "createdAt": created_at}
-        await object_states.compare_and_set(TENANT, "batch", id_, batch_state)
+        await compare_and_set(object_states, TENANT, "batch", id_, batch_state)
     return ids
 
 

@@ -50,7 +50,7 @@ from tests.payouts import (
 )
 from tests.running_gateway import GatewayUnderTest
 from tests.simulator import Service, ServiceOptions
-from tests.state import execute, fetch
+from tests.state import compare_and_set, execute, fetch
 
 TENANT = Tenant("demo", "sandbox")
 MEMO = "for the operation of Ada's knee"
@@ -338,7 +338,7 @@ async def test_payment_without_known_payee_does_not_block_deletion(
     async with open_gateway_with_store(tmp_path, state) as setup:
         entry = {"id": "P-1", "recipient": {}, "sourceAmount": "1.00", "memo": MEMO}
         state_store = ObjectStateStore(setup.store)
-        await state_store.compare_and_set(TENANT, "payments", "B-1", {"entries": [entry]}, {})
+        await compare_and_set(state_store, TENANT, "payments", "B-1", {"entries": [entry]})
         await setup.make_old(batch_payments, "updated_at")
         assert (await delete_expired_data(setup.store, DEFAULT_RETENTION))["texts"] == 1
         assert await setup.load_entries("B-1") == [
@@ -400,10 +400,10 @@ async def test_signed_changes_are_deleted_after_a_day(state: State) -> None:  # 
     async with open_store(state) as store:
         state_store = ObjectStateStore(store)
         for number in range(MAX_ROWS_PER_TRANSACTION + 1):
-            await state_store.compare_and_set(TENANT, "signed", f"B-{number}", {"last": "a name"})
+            await compare_and_set(state_store, TENANT, "signed", f"B-{number}", {"last": "a name"})
         old = update(signed_changes).where(signed_changes.c.id != "B-0")
         await execute(store, old.values(updated_at=store.clock() - timedelta(days=2)))
-        await state_store.compare_and_set(TENANT, "batch", "B-1", {"phase": "sent"})
+        await compare_and_set(state_store, TENANT, "batch", "B-1", {"phase": "sent"})
         await delete_expired_data(store, DEFAULT_RETENTION)
         assert list(await state_store.load_facts_by_id(TENANT, "signed")) == ["B-0"]
         assert await state_store.load(TENANT, "batch", "B-1")

@@ -167,24 +167,12 @@ class ObjectStateStore:
         rows = await self._store.read(lambda tx: tx.fetch(SELECT_CHANGES_SINCE, row), is_brief=True)
         return {row.path: [row.object_id, row.recorded_at.isoformat()] for row in rows}
 
-    async def compare_and_set(
-        self,
-        owner: Tenant,
-        kind: str,
-        id: str,  # noqa: A002
-        facts: Mapping[str, Any],
-        find: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Merges facts into those of an object.
+    async def compare_and_set_all(self, owner: Tenant, records: Sequence[CompareAndSet]) -> None:
+        """Changes the facts of several objects in one transaction; raises Conflict.
 
         None deletes a fact, and the object with its last one. A fact is replaced as a whole: its
-        content is not merged. Raises Conflict if the stored facts differ from ``find``, in which
-        None stands for a missing fact.
+        content is not merged.
         """
-        await self.compare_and_set_all(owner, [CompareAndSet(kind, id, facts, find or {})])
-
-    async def compare_and_set_all(self, owner: Tenant, records: Sequence[CompareAndSet]) -> None:
-        """Changes the facts of several objects in one transaction; raises Conflict."""
         locks = self.list_lock_names(owner, records)
         is_long = has_long_changes(records)
         if is_long:

@@ -22,7 +22,7 @@ from tests.operator_commands import (
 )
 from tests.payouts import create_batch, create_recipient, load_payment_ids, request_successfully
 from tests.simulator import Fault
-from tests.state import TENANT
+from tests.state import TENANT, compare_and_set
 
 
 def start_batch_at_service(operated_gateway: OperatedGateway, batch_id: str) -> None:
@@ -213,8 +213,12 @@ async def test_start_unknown_to_the_service_is_a_finding(tmp_path: Path) -> None
         )
         (upstream,) = operated_gateway.service.find_or_create_tenant().batches
         async with operated_gateway.open_store() as store:
-            await ObjectStateStore(store).compare_and_set(
-                TENANT, "batch", upstream, {"started": "2026-01-01T00:00:00Z"}
+            await compare_and_set(
+                ObjectStateStore(store),
+                TENANT,
+                "batch",
+                upstream,
+                {"started": "2026-01-01T00:00:00Z"},
             )
         assert list_finding_kinds(await operated_gateway.run_json_command("reconcile", code=1)) == [
             "not_started"
@@ -228,8 +232,8 @@ async def test_stuck_change_is_a_finding(tmp_path: Path) -> None:
         )
         (upstream,) = operated_gateway.service.find_or_create_tenant().batches
         async with operated_gateway.open_store() as store:
-            await ObjectStateStore(store).compare_and_set(
-                TENANT, "batch", upstream, {"phase": "editing"}
+            await compare_and_set(
+                ObjectStateStore(store), TENANT, "batch", upstream, {"phase": "editing"}
             )
         assert list_finding_kinds(await operated_gateway.run_json_command("reconcile", code=1)) == [
             "stuck"
@@ -263,7 +267,8 @@ async def test_batches_without_recorded_state_are_information(tmp_path: Path) ->
         await create_batch(operated_gateway.gateway, recipient, "5.00")
         (upstream,) = operated_gateway.service.find_or_create_tenant().batches
         async with operated_gateway.open_store() as store:
-            await ObjectStateStore(store).compare_and_set(
+            await compare_and_set(
+                ObjectStateStore(store),
                 TENANT,
                 "batch",
                 upstream,

@@ -31,6 +31,7 @@ from mappings.failures import Halted, Unknown, Unreachable
 from tests.assembly import open_gateway_parts
 from tests.processes import find_free_port
 from tests.running_gateway import build_settings
+from tests.state import compare_and_set
 
 ACME, BOLT = Tenant("acme", "sandbox"), Tenant("bolt", "sandbox")
 CREDENTIALS = Credentials("ACCESS", "a secret")
@@ -146,11 +147,11 @@ WRITE_TARGETS = [
 async def test_superseded_batch_is_not_written_by_any_id(
     harness: TransitionsHarness, object_states: ObjectStateStore, target: str
 ) -> None:
-    await object_states.compare_and_set(ACME, "alias", "B-1", {"abandoned": True})
+    await compare_and_set(object_states, ACME, "alias", "B-1", {"abandoned": True})
     with pytest.raises(WrongBatchStatus):
         await harness.send_write(build_write(target))
     assert not harness.service.sent_count
-    await object_states.compare_and_set(ACME, "alias", "B-1", {"abandoned": None})
+    await compare_and_set(object_states, ACME, "alias", "B-1", {"abandoned": None})
     assert await harness.send_write(build_write(target)) == 200
 
 
@@ -188,8 +189,10 @@ async def test_batch_superseded_between_read_and_record_is_not_written(
 
     monkeypatch.setattr(ObjectStateStore, "load", load_and_supersede)
     while number <= read_count:  # the last read is that of the fake upstream
-        await object_states.compare_and_set(ACME, "batch", "B-1", {**SENT_BATCH, "abandoned": None})
-        await object_states.compare_and_set(ACME, "alias", "B-1", {"abandoned": None})
+        await compare_and_set(
+            object_states, ACME, "batch", "B-1", {**SENT_BATCH, "abandoned": None}
+        )
+        await compare_and_set(object_states, ACME, "alias", "B-1", {"abandoned": None})
         number, read_count, harness.service.sent_count = number + 1, 0, 0
         write = replace(build_write(f"/v1/batches/B-1/{action}"), request_id=f"request {number}")
         with suppress(WrongBatchStatus):
@@ -204,8 +207,8 @@ async def test_batch_superseded_between_read_and_record_is_not_written(
 async def test_superseded_replacement_batch_is_refused(
     harness: TransitionsHarness, object_states: ObjectStateStore
 ) -> None:
-    await object_states.compare_and_set(ACME, "batch", "B-0", {**SENT_BATCH, "upstream": "B-2"})
-    await object_states.compare_and_set(ACME, "alias", "B-1", {"id": "B-0", "abandoned": True})
+    await compare_and_set(object_states, ACME, "batch", "B-0", {**SENT_BATCH, "upstream": "B-2"})
+    await compare_and_set(object_states, ACME, "alias", "B-1", {"id": "B-0", "abandoned": True})
     with pytest.raises(WrongBatchStatus):
         await harness.send_write(build_write())
     assert (await load_batch_state(object_states, "B-0"))["phase"] == "sent"
@@ -214,8 +217,8 @@ async def test_superseded_replacement_batch_is_refused(
 async def test_object_state_of_another_tenant_has_no_effect(
     harness: TransitionsHarness, object_states: ObjectStateStore
 ) -> None:
-    await object_states.compare_and_set(BOLT, "alias", "B-1", {"abandoned": True})
-    await object_states.compare_and_set(BOLT, "batch", "B-1", {"phase": "draft", "version": 3})
+    await compare_and_set(object_states, BOLT, "alias", "B-1", {"abandoned": True})
+    await compare_and_set(object_states, BOLT, "batch", "B-1", {"phase": "draft", "version": 3})
     assert await harness.send_write(build_write()) == 200
 
 
@@ -229,8 +232,8 @@ async def test_unknown_key_is_refused_any_superseded_batch_of_its_environment(
     *,
     is_refused: bool,
 ) -> None:
-    await object_states.compare_and_set(tenant, "alias", "B-1", {"abandoned": True})
-    await object_states.compare_and_set(tenant, "alias", "B-2", {"id": "B-0"})
+    await compare_and_set(object_states, tenant, "alias", "B-1", {"abandoned": True})
+    await compare_and_set(object_states, tenant, "alias", "B-2", {"id": "B-0"})
     if is_refused:
         with pytest.raises(WrongBatchStatus):
             await harness.send_write(build_write(tenant=None))
@@ -245,7 +248,7 @@ async def test_unknown_key_is_refused_any_superseded_batch_of_its_environment(
 async def test_start_with_unknown_key_records_nothing(
     harness: TransitionsHarness, object_states: ObjectStateStore
 ) -> None:
-    await object_states.compare_and_set(ACME, "batch", "B-1", SENT_BATCH)
+    await compare_and_set(object_states, ACME, "batch", "B-1", SENT_BATCH)
     assert await harness.send_write(build_write(tenant=None)) == 200
     assert (
         harness.service.batch_state_when_sent == await load_batch_state(object_states) == SENT_BATCH
@@ -266,7 +269,7 @@ OTHER_WRITE_TARGETS = [
 async def test_other_writes_record_nothing(
     harness: TransitionsHarness, object_states: ObjectStateStore, target: str
 ) -> None:
-    await object_states.compare_and_set(ACME, "batch", "B-1", SENT_BATCH)
+    await compare_and_set(object_states, ACME, "batch", "B-1", SENT_BATCH)
     assert await harness.send_write(build_write(target), 500) == 500
     with pytest.raises(Unreachable):
         await harness.send_write(build_write(target), Unreachable("refused"))
@@ -322,7 +325,7 @@ async def test_change_is_not_sent_during_an_edit_that_may_supersede_the_batch(
     harness: TransitionsHarness, object_states: ObjectStateStore, phase: str
 ) -> None:
     facts = {**SENT_BATCH, "phase": phase, "since": NOW.isoformat()}
-    await object_states.compare_and_set(ACME, "batch", "B-1", facts)
+    await compare_and_set(object_states, ACME, "batch", "B-1", facts)
     with pytest.raises(Halted):
         await harness.send_write(build_write("/v1/batches/B-1/payments"))
     assert not harness.service.sent_count
@@ -370,7 +373,7 @@ async def test_write_with_unknown_key_starts_nothing_on_restored_state(
 async def test_start_reserves_batch_and_is_recorded_when_answered(
     harness: TransitionsHarness, object_states: ObjectStateStore
 ) -> None:
-    await object_states.compare_and_set(ACME, "batch", "B-1", SENT_BATCH)
+    await compare_and_set(object_states, ACME, "batch", "B-1", SENT_BATCH)
     assert await harness.send_write(build_write()) == 200
     assert harness.service.batch_state_when_sent == {
         **SENT_BATCH,
@@ -388,7 +391,7 @@ async def test_start_reserves_batch_and_is_recorded_when_answered(
 async def test_refused_start_restores_batch_state(
     harness: TransitionsHarness, object_states: ObjectStateStore, status: int
 ) -> None:
-    await object_states.compare_and_set(ACME, "batch", "B-1", SENT_BATCH)
+    await compare_and_set(object_states, ACME, "batch", "B-1", SENT_BATCH)
     assert await harness.send_write(build_write(), status) == status
     assert await load_batch_state(object_states) == SENT_BATCH
     with pytest.raises(Unreachable):
@@ -400,7 +403,7 @@ async def test_refused_start_restores_batch_state(
 async def test_start_of_unknown_outcome_keeps_batch_reserved(
     harness: TransitionsHarness, object_states: ObjectStateStore, status: int
 ) -> None:
-    await object_states.compare_and_set(ACME, "batch", "B-1", SENT_BATCH)
+    await compare_and_set(object_states, ACME, "batch", "B-1", SENT_BATCH)
     assert await harness.send_write(build_write(), status) == status
     with pytest.raises(Unknown):
         await harness.send_write(replace(build_write(), request_id="another"))
@@ -415,7 +418,7 @@ async def test_batch_in_other_phase_is_not_started(
     batch_state = {**SENT_BATCH, "phase": phase, "since": None}
     if phase == "draft":  # the service does not have it
         batch_state["upstream"] = None
-    await object_states.compare_and_set(ACME, "batch", "B-1", batch_state)
+    await compare_and_set(object_states, ACME, "batch", "B-1", batch_state)
     with pytest.raises(WrongBatchStatus):
         await harness.send_write(build_write())
     assert (await load_batch_state(object_states))["phase"] == phase
@@ -427,12 +430,12 @@ async def test_start_waits_for_running_edit_and_outlasts_a_slow_one(
     harness: TransitionsHarness, object_states: ObjectStateStore, phase: str
 ) -> None:
     reserved_state = {**SENT_BATCH, "phase": phase, "since": NOW.isoformat()}
-    await object_states.compare_and_set(ACME, "batch", "B-1", reserved_state)
+    await compare_and_set(object_states, ACME, "batch", "B-1", reserved_state)
     start_task = asyncio.ensure_future(harness.send_write(build_write()))
     await asyncio.sleep(0.1)
-    await object_states.compare_and_set(ACME, "batch", "B-1", {"phase": "sent", "since": None})
+    await compare_and_set(object_states, ACME, "batch", "B-1", {"phase": "sent", "since": None})
     assert await start_task == 200
-    await object_states.compare_and_set(ACME, "batch", "B-1", reserved_state)
+    await compare_and_set(object_states, ACME, "batch", "B-1", reserved_state)
     with pytest.raises(Halted):
         await harness.send_write(replace(build_write(), request_id="another"))
     assert (await load_batch_state(object_states))["phase"] == phase
@@ -442,8 +445,8 @@ async def test_start_waits_for_running_edit_and_outlasts_a_slow_one(
 async def test_replacement_batch_is_reserved_by_its_original_id(
     harness: TransitionsHarness, object_states: ObjectStateStore
 ) -> None:
-    await object_states.compare_and_set(ACME, "batch", "B-0", SENT_BATCH)
-    await object_states.compare_and_set(ACME, "alias", "B-1", {"id": "B-0"})
+    await compare_and_set(object_states, ACME, "batch", "B-0", SENT_BATCH)
+    await compare_and_set(object_states, ACME, "alias", "B-1", {"id": "B-0"})
     assert await harness.send_write(build_write()) == 200
     assert (await load_batch_state(object_states, "B-0"))["version"] == 4
     assert await load_batch_state(object_states, "B-1") == {}
@@ -452,7 +455,7 @@ async def test_replacement_batch_is_reserved_by_its_original_id(
 async def test_replaced_batch_is_not_started(
     harness: TransitionsHarness, object_states: ObjectStateStore
 ) -> None:
-    await object_states.compare_and_set(ACME, "batch", "B-1", {**SENT_BATCH, "upstream": "B-2"})
+    await compare_and_set(object_states, ACME, "batch", "B-1", {**SENT_BATCH, "upstream": "B-2"})
     with pytest.raises(WrongBatchStatus):
         await harness.send_write(build_write())
     assert (await load_batch_state(object_states))["phase"] == "sent"
@@ -490,7 +493,7 @@ async def test_no_write_is_sent_without_object_states(
 async def test_answer_is_returned_if_object_state_update_fails(
     harness: TransitionsHarness, object_states: ObjectStateStore, tmp_path: Path
 ) -> None:
-    await object_states.compare_and_set(ACME, "batch", "B-1", SENT_BATCH)
+    await compare_and_set(object_states, ACME, "batch", "B-1", SENT_BATCH)
 
     async def break_database(fence: Fence | None) -> PassedResponse:
         (tmp_path / "gateway.db").rename(tmp_path / "elsewhere.db")

@@ -21,6 +21,7 @@ from gateway.storage.restore_detection import (
     write_high_water_mark_if_greater,
 )
 from tests.gateway.storage.conftest import build_empty_sqlite_state
+from tests.state import compare_and_set
 
 ACME = Tenant("acme", "live")
 FACTS = {"description": "for Ada", "n": 1}
@@ -34,7 +35,7 @@ def sqlite(tmp_path: Path) -> State:
 async def fill_state(state: State) -> State:
     """Write a key and object states, so that the state contains encrypted values."""
     async with open_store(state) as store:
-        await ObjectStateStore(store).compare_and_set(ACME, "batch", "B-1", FACTS)
+        await compare_and_set(ObjectStateStore(store), ACME, "batch", "B-1", FACTS)
     return state
 
 
@@ -80,7 +81,7 @@ async def test_existing_state_is_replaced_only_with_force_and_kept(
     path = tmp_path / "backup"
     await save_backup(await fill_state(sqlite), path)
     async with open_store(sqlite) as store:
-        await ObjectStateStore(store).compare_and_set(ACME, "batch", "B-1", {"n": 2})
+        await compare_and_set(ObjectStateStore(store), ACME, "batch", "B-1", {"n": 2})
     assert "exists already" in await restore_refused(sqlite, path)
     assert (await load_stored_facts(sqlite))["n"] == 2
     renamed_files = await restore_backup(sqlite, path, force=True)
@@ -135,8 +136,8 @@ async def test_backup_is_consistent_during_writes(sqlite: State, tmp_path: Path)
 
         async def write() -> None:
             for number in range(200):
-                await object_states.compare_and_set(
-                    ACME, "batch", "B-1", {"n": number, "description": "x" * 999}
+                await compare_and_set(
+                    object_states, ACME, "batch", "B-1", {"n": number, "description": "x" * 999}
                 )
 
         write_task = asyncio.create_task(write())

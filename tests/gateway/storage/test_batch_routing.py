@@ -18,6 +18,7 @@ from gateway.writes.states import UNDONE
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
 from mappings.forwarded_writes import LEGACY_MARK, NO_MARK, ROUTING_KIND
+from tests.state import compare_and_set
 
 ACME = Tenant("acme", "live")
 
@@ -30,17 +31,17 @@ async def test_batch_started_at_legacy_service_stays_there_by_either_id(
         routing = BatchRouting(object_states, AliasIds(store, "all"))
         await save_legacy_ids(store, ACME, {"B-KNOWN": "B-REAL"}, imported=True)
         batch_state = {"phase": "sent", "version": 1, "imported": 1}
-        await object_states.compare_and_set(ACME, "batch", "B-REAL", batch_state)
+        await compare_and_set(object_states, ACME, "batch", "B-REAL", batch_state)
         assert [
             await routing.find_backend(ACME, batch_id) for batch_id in ("B-KNOWN", "B-REAL")
         ] == [
             None,
             None,
         ]
-        await object_states.compare_and_set(ACME, ROUTING_KIND, "B-KNOWN", LEGACY_MARK)
+        await compare_and_set(object_states, ACME, ROUTING_KIND, "B-KNOWN", LEGACY_MARK)
         # An edit under the previous mode ended after the start was forwarded.
-        await object_states.compare_and_set(
-            ACME, "batch", "B-REAL", {"phase": "draft", "version": 2}
+        await compare_and_set(
+            object_states, ACME, "batch", "B-REAL", {"phase": "draft", "version": 2}
         )
         assert [
             await routing.find_backend(ACME, batch_id) for batch_id in ("B-KNOWN", "B-REAL")
@@ -54,7 +55,7 @@ async def test_second_service_to_change_a_batch_is_refused(name: str, state: Sta
         routing = BatchRouting(object_states, AliasIds(store, "all"))
         await save_legacy_ids(store, ACME, {"B-KNOWN": "B-REAL"}, imported=True)
         batch_state = {"phase": "sent", "version": 1, "imported": 1}
-        await object_states.compare_and_set(ACME, "batch", "B-REAL", batch_state)
+        await compare_and_set(object_states, ACME, "batch", "B-REAL", batch_state)
         unmarked_checks = await routing.build_not_routed_to_legacy_checks(ACME, ["B-REAL"])
         change = CompareAndSet("batch", "B-REAL", {"phase": "editing"})
         await object_states.compare_and_set_all(
@@ -66,7 +67,7 @@ async def test_second_service_to_change_a_batch_is_refused(name: str, state: Sta
         # A request that was routed before, and that might end without a change.
         with pytest.raises(BatchRoutedElsewhereError):
             await routing.build_not_routed_to_legacy_checks(ACME, ["B-REAL"])
-        await object_states.compare_and_set(ACME, ROUTING_KIND, name, NO_MARK)
+        await compare_and_set(object_states, ACME, ROUTING_KIND, name, NO_MARK)
         await object_states.compare_and_set_all(ACME, [*unmarked_checks, change])
         with pytest.raises(BatchRoutedElsewhereError):
             await routing.build_legacy_routing_marks(ACME, [name], "one")
@@ -80,8 +81,8 @@ async def test_batch_changed_here_first_is_not_marked(
         object_states = ObjectStateStore(store)
         routing = BatchRouting(object_states, AliasIds(store, "all"))
         legacy_marks = await routing.build_legacy_routing_marks(ACME, ["B-1"], "one")
-        await object_states.compare_and_set(
-            ACME, "batch", "B-1", {"phase": "editing", "version": 0}
+        await compare_and_set(
+            object_states, ACME, "batch", "B-1", {"phase": "editing", "version": 0}
         )
         with pytest.raises(Conflict):
             await object_states.compare_and_set_all(ACME, legacy_marks)
@@ -118,7 +119,7 @@ async def test_mark_is_deleted_with_its_operation_unless_another_write_followed(
         await object_states.compare_and_set_all(ACME, concurrent_marks[0])
         with pytest.raises(Conflict):
             await object_states.compare_and_set_all(ACME, concurrent_marks[1])
-        await object_states.compare_and_set(ACME, ROUTING_KIND, "B-1", NO_MARK)
+        await compare_and_set(object_states, ACME, ROUTING_KIND, "B-1", NO_MARK)
         fourth = await begin_change("four")
         later_marks = await routing.build_legacy_routing_marks(ACME, ["B-1"], "five")
         await undo_change(fourth)

@@ -18,7 +18,7 @@ from gateway.storage.tables import text_chunks
 from gateway.storage.tenants import Tenant
 from mappings.failures import Conflict
 from mappings.lazy_sequences import SerializedSequence, map_rows
-from tests.state import execute, fetch
+from tests.state import compare_and_set, execute, fetch
 
 TENANT = Tenant("demo", "sandbox")
 ENTRIES = [
@@ -31,8 +31,8 @@ async def test_many_entries_round_trip(state: State) -> None:
     assert len(json_codec.dumps(ENTRIES)) > json_codec.LARGE_BYTES
     async with open_store(state) as store:
         state_store = ObjectStateStore(store)
-        await state_store.compare_and_set(
-            TENANT, "payments", "B-1", {"entries": SerializedSequence(ENTRIES)}
+        await compare_and_set(
+            state_store, TENANT, "payments", "B-1", {"entries": SerializedSequence(ENTRIES)}
         )
         loaded_entries = (await state_store.load(TENANT, "payments", "B-1"))["entries"]
         assert isinstance(loaded_entries, SerializedSequence)
@@ -47,26 +47,36 @@ async def test_many_entries_are_updated_only_if_unchanged(
 ) -> None:
     async with open_store(state) as store:
         state_store = ObjectStateStore(store)
-        await state_store.compare_and_set(
-            TENANT, "payments", "B-1", {"entries": SerializedSequence(ENTRIES)}
+        await compare_and_set(
+            state_store, TENANT, "payments", "B-1", {"entries": SerializedSequence(ENTRIES)}
         )
         loaded_entries = (await state_store.load(TENANT, "payments", "B-1"))["entries"]
         reduced_entries = map_rows(lambda entry: {"recipient": entry["recipient"]}, loaded_entries)
-        await state_store.compare_and_set(
-            TENANT, "payments", "B-1", {"entries": reduced_entries}, {"entries": loaded_entries}
+        await compare_and_set(
+            state_store,
+            TENANT,
+            "payments",
+            "B-1",
+            {"entries": reduced_entries},
+            find={"entries": loaded_entries},
         )
         now = (await state_store.load(TENANT, "payments", "B-1"))["entries"]
         assert [*now] == [{"recipient": entry["recipient"]} for entry in ENTRIES]
         with pytest.raises(Conflict):
-            await state_store.compare_and_set(
-                TENANT, "payments", "B-1", {"entries": None}, {"entries": loaded_entries}
+            await compare_and_set(
+                state_store,
+                TENANT,
+                "payments",
+                "B-1",
+                {"entries": None},
+                find={"entries": loaded_entries},
             )
 
 
 async def test_many_entries_stored_as_plain_json_are_loaded(state: State) -> None:
     async with open_store(state) as store:
         state_store = ObjectStateStore(store)
-        await state_store.compare_and_set(TENANT, "payments", "B-1", {"entries": ENTRIES})
+        await compare_and_set(state_store, TENANT, "payments", "B-1", {"entries": ENTRIES})
         assert (await state_store.load(TENANT, "payments", "B-1"))["entries"] == ENTRIES
 
 
@@ -81,21 +91,21 @@ async def test_replacing_many_entries_deletes_their_old_chunks(
 ) -> None:
     async with open_store(state) as store:
         state_store = ObjectStateStore(store)
-        await state_store.compare_and_set(
-            TENANT, "payments", "B-1", {"entries": SerializedSequence(ENTRIES * 2)}
+        await compare_and_set(
+            state_store, TENANT, "payments", "B-1", {"entries": SerializedSequence(ENTRIES * 2)}
         )
         (chunk_count_before,) = (await count_chunks_by_holder(store)).values()
-        await state_store.compare_and_set(
-            TENANT, "payments", "B-2", {"entries": SerializedSequence(ENTRIES)}
+        await compare_and_set(
+            state_store, TENANT, "payments", "B-2", {"entries": SerializedSequence(ENTRIES)}
         )
-        await state_store.compare_and_set(
-            TENANT, "payments", "B-1", {"entries": SerializedSequence(ENTRIES)}
+        await compare_and_set(
+            state_store, TENANT, "payments", "B-1", {"entries": SerializedSequence(ENTRIES)}
         )
         assert chunk_count_before > 2
         assert len(await count_chunks_by_holder(store)) == 2
         assert max((await count_chunks_by_holder(store)).values()) < chunk_count_before
-        await state_store.compare_and_set(TENANT, "payments", "B-1", {"entries": ENTRIES[:1]})
-        await state_store.compare_and_set(TENANT, "payments", "B-2", {"entries": None})
+        await compare_and_set(state_store, TENANT, "payments", "B-1", {"entries": ENTRIES[:1]})
+        await compare_and_set(state_store, TENANT, "payments", "B-2", {"entries": None})
         assert await count_chunks_by_holder(store) == {}
         assert await state_store.load_facts_by_id(TENANT, "payments") == {
             "B-1": {"entries": ENTRIES[:1]}
@@ -107,8 +117,12 @@ async def test_chunks_are_bounded_and_encrypted(
 ) -> None:
     random_entries = [{"memo": os.urandom(100).hex()} for _ in range(30_000)]
     async with open_store(state) as store:
-        await ObjectStateStore(store).compare_and_set(
-            TENANT, "payments", "B-1", {"entries": SerializedSequence(random_entries)}
+        await compare_and_set(
+            ObjectStateStore(store),
+            TENANT,
+            "payments",
+            "B-1",
+            {"entries": SerializedSequence(random_entries)},
         )
         ciphertexts = [
             row.ciphertext for row in await fetch(store, select(text_chunks.c.ciphertext))
@@ -127,8 +141,8 @@ async def test_tampered_or_moved_chunks_are_rejected(state: State, damage: str) 
     async with open_store(state) as store:
         state_store = ObjectStateStore(store)
         for id_ in ("B-1", "B-2"):
-            await state_store.compare_and_set(
-                TENANT, "payments", id_, {"entries": SerializedSequence(ENTRIES)}
+            await compare_and_set(
+                state_store, TENANT, "payments", id_, {"entries": SerializedSequence(ENTRIES)}
             )
         chunk_query = (
             select(text_chunks)
@@ -174,8 +188,13 @@ async def test_many_entries_stored_in_one_value_are_loaded_and_replaced(
         loaded_entries = (await state_store.load(TENANT, "payments", "B-1"))["entries"]
         assert loaded_entries == ENTRIES
         reduced_entries = map_rows(lambda entry: {"recipient": entry["recipient"]}, loaded_entries)
-        await state_store.compare_and_set(
-            TENANT, "payments", "B-1", {"entries": reduced_entries}, {"entries": loaded_entries}
+        await compare_and_set(
+            state_store,
+            TENANT,
+            "payments",
+            "B-1",
+            {"entries": reduced_entries},
+            find={"entries": loaded_entries},
         )
         now = (await state_store.load(TENANT, "payments", "B-1"))["entries"]
         assert now == [{"recipient": entry["recipient"]} for entry in ENTRIES]

@@ -15,7 +15,7 @@ from gateway.storage.state_tables import batch_payments, draft_payments
 from gateway.storage.tables import text_chunks
 from mappings.effects import LoadFacts
 from mappings.lazy_sequences import SerializedSequence
-from tests.state import execute, fetch
+from tests.state import compare_and_set, execute, fetch
 
 TENANT = Tenant("demo", "sandbox")
 OTHER_TENANT = Tenant("other", "sandbox")
@@ -33,7 +33,7 @@ async def load_entries(store: Store, batch: str = "B-1") -> list[Any]:
 
 
 async def change_payments(store: Store, facts: dict[str, Any], batch: str = "B-1") -> None:
-    await ObjectStateStore(store).compare_and_set(TENANT, "draft payments", batch, facts)
+    await compare_and_set(ObjectStateStore(store), TENANT, "draft payments", batch, facts)
 
 
 def map_by_id(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -47,8 +47,8 @@ async def test_changed_payments_keep_their_order(state: State, count: int, is_ol
     async with open_store(state) as store:
         if is_older:
             value = SerializedSequence(entries) if count > 1000 else entries
-            await ObjectStateStore(store).compare_and_set(
-                TENANT, "payments", "B-1", {"entries": value}
+            await compare_and_set(
+                ObjectStateStore(store), TENANT, "payments", "B-1", {"entries": value}
             )
         else:
             await change_payments(store, map_by_id(entries))
@@ -65,8 +65,8 @@ async def test_changed_payments_keep_their_order(state: State, count: int, is_ol
 async def test_payments_of_an_older_version_with_one_id_all_move_into_rows(state: State) -> None:
     entries = [{"id": "P-1", "memo": "first"}, {"id": "P-1", "memo": "second"}]
     async with open_store(state) as store:
-        await ObjectStateStore(store).compare_and_set(
-            TENANT, "payments", "B-1", {"entries": entries}
+        await compare_and_set(
+            ObjectStateStore(store), TENANT, "payments", "B-1", {"entries": entries}
         )
         await change_payments(store, {"P-2": {"id": "P-2"}})
         assert await load_entries(store) == [*entries, {"id": "P-2"}]
@@ -77,8 +77,8 @@ async def test_payments_are_stored_as_one_value_again(state: State) -> None:
         for batch in ("B-1", "B-2"):
             await change_payments(store, map_by_id(build_entries(3)), batch)
         stored = [{"id": "P-0", "upstream": "P-9"}]
-        await ObjectStateStore(store).compare_and_set(
-            TENANT, "payments", "B-1", {"entries": stored}
+        await compare_and_set(
+            ObjectStateStore(store), TENANT, "payments", "B-1", {"entries": stored}
         )
         assert await load_entries(store) == stored
         assert await load_entries(store, "B-2") == build_entries(3)

@@ -16,6 +16,7 @@ from gateway.writes.batch_routing import BatchRouting
 from mappings import OPERATIONS, UNLISTED
 from mappings.forwarded_writes import LEGACY_MARK, ROUTING_KIND
 from tests.operator_commands import wait_until_async
+from tests.state import compare_and_set
 
 ACME = Tenant("acme", "live")
 
@@ -79,15 +80,15 @@ async def test_batch_routing_finds_service_of_a_batch(state: State) -> None:
         routing = BatchRouting(object_states, AliasIds(store, "all"))
         assert await routing.find_backend(ACME, "B-1") is None
         batch_state = {"phase": "sent", "version": 1, "imported": 1}
-        await object_states.compare_and_set(ACME, "batch", "B-1", batch_state)
+        await compare_and_set(object_states, ACME, "batch", "B-1", batch_state)
         assert await routing.find_backend(ACME, "B-1") is None
         for change in ({"version": 2}, {"version": 1, "phase": "draft"}, {"imported": None}):
-            await object_states.compare_and_set(ACME, "batch", "B-1", {**batch_state, **change})
+            await compare_and_set(object_states, ACME, "batch", "B-1", {**batch_state, **change})
             assert await routing.find_backend(ACME, "B-1") == "current"
         for batch_id in ("B-1", "B-2"):
-            await object_states.compare_and_set(ACME, ROUTING_KIND, batch_id, LEGACY_MARK)
+            await compare_and_set(object_states, ACME, ROUTING_KIND, batch_id, LEGACY_MARK)
         assert await object_states.load(ACME, ROUTING_KIND, "B-2") == LEGACY_MARK
         assert await routing.find_backend(ACME, "B-1") == "legacy"
         assert await routing.find_backend(Tenant("other", "live"), "B-1") is None
-        await object_states.compare_and_set(ACME, "alias", "B-9", {"abandoned": True})
+        await compare_and_set(object_states, ACME, "alias", "B-9", {"abandoned": True})
         assert await routing.find_backend(ACME, "B-9") == "current"

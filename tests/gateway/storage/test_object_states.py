@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from gateway.config.settings import State
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.state_tables import STATE_TABLES
-from tests.state import fetch
+from tests.state import compare_and_set, fetch
 
 ACME = Tenant("acme", "live")
 NOW = datetime(2026, 11, 20, 12, 30, 15, 123456, tzinfo=UTC)
@@ -35,10 +35,10 @@ async def test_unknown_object_has_no_facts(state_store: ObjectStateStore) -> Non
 
 
 async def test_facts_are_merged(state_store: ObjectStateStore) -> None:
-    await state_store.compare_and_set(
-        ACME, "recipient", "R-1", {"status": "inactive", "holdup": {"limit": 5}}
+    await compare_and_set(
+        state_store, ACME, "recipient", "R-1", {"status": "inactive", "holdup": {"limit": 5}}
     )
-    await state_store.compare_and_set(ACME, "recipient", "R-1", {"status": "disabled"})
+    await compare_and_set(state_store, ACME, "recipient", "R-1", {"status": "disabled"})
     assert await state_store.load(ACME, "recipient", "R-1") == {
         "status": "disabled",
         "holdup": {"limit": 5},
@@ -48,11 +48,11 @@ async def test_facts_are_merged(state_store: ObjectStateStore) -> None:
 async def test_null_fact_is_deleted_and_last_one_deletes_row(
     state_store: ObjectStateStore, store: Store
 ) -> None:
-    await state_store.compare_and_set(ACME, "recipient", "R-1", {"status": "s", "deleted": True})
-    await state_store.compare_and_set(ACME, "recipient", "R-1", {"status": None})
+    await compare_and_set(state_store, ACME, "recipient", "R-1", {"status": "s", "deleted": True})
+    await compare_and_set(state_store, ACME, "recipient", "R-1", {"status": None})
     assert await state_store.load(ACME, "recipient", "R-1") == {"deleted": True}
-    await state_store.compare_and_set(
-        ACME, "recipient", "R-1", {"deleted": None, "still_there": None}
+    await compare_and_set(
+        state_store, ACME, "recipient", "R-1", {"deleted": None, "still_there": None}
     )
     assert await fetch(
         store, select(func.count()).select_from(STATE_TABLES["recipient"].table)
@@ -69,7 +69,7 @@ async def test_false_zero_and_empty_are_facts(state_store: ObjectStateStore) -> 
         "zero": 0,
         "object": {},
     }
-    await state_store.compare_and_set(ACME, "batch", "B-1", object_facts)
+    await compare_and_set(state_store, ACME, "batch", "B-1", object_facts)
     assert await state_store.load(ACME, "batch", "B-1") == object_facts
 
 
@@ -79,7 +79,7 @@ async def test_decimals_and_texts_round_trip(state_store: ObjectStateStore) -> N
         "name": "Zoë \u0000 \U0001f600",
         "n": 2**70,
     }
-    await state_store.compare_and_set(ACME, "batch", "B-1", object_facts)
+    await compare_and_set(state_store, ACME, "batch", "B-1", object_facts)
     loaded_facts = await state_store.load(ACME, "batch", "B-1")
     assert loaded_facts == object_facts
     assert str(loaded_facts["amount"]) == "1000000000000000.10"
@@ -89,8 +89,8 @@ async def test_decimals_and_texts_round_trip(state_store: ObjectStateStore) -> N
 async def test_facts_are_isolated_between_tenants(
     state_store: ObjectStateStore, other_tenant: Tenant
 ) -> None:
-    await state_store.compare_and_set(ACME, "recipient", "R-1", {"status": "mine"})
-    await state_store.compare_and_set(other_tenant, "recipient", "R-1", {"status": "theirs"})
+    await compare_and_set(state_store, ACME, "recipient", "R-1", {"status": "mine"})
+    await compare_and_set(state_store, other_tenant, "recipient", "R-1", {"status": "theirs"})
     assert await state_store.load(ACME, "recipient", "R-1") == {"status": "mine"}
     assert await state_store.load_facts_by_id(other_tenant, "recipient") == {
         "R-1": {"status": "theirs"}
@@ -99,8 +99,10 @@ async def test_facts_are_isolated_between_tenants(
 
 async def test_objects_of_a_kind_are_loaded_by_id(state_store: ObjectStateStore) -> None:
     for number in (1, 2):
-        await state_store.compare_and_set(ACME, "recipient", f"R-{number}", {"status": f"{number}"})
-    await state_store.compare_and_set(ACME, "batch", "B-1", {"n": 3})
+        await compare_and_set(
+            state_store, ACME, "recipient", f"R-{number}", {"status": f"{number}"}
+        )
+    await compare_and_set(state_store, ACME, "batch", "B-1", {"n": 3})
     assert await state_store.load_facts_by_id(ACME, "recipient") == {
         "R-1": {"status": "1"},
         "R-2": {"status": "2"},
@@ -111,18 +113,18 @@ async def test_aliases_of_superseded_batches_are_loaded_separately(
     state_store: ObjectStateStore,
 ) -> None:
     other_tenant = Tenant("acme", "sandbox")
-    await state_store.compare_and_set(ACME, "alias", "B-1", {"abandoned": True})
-    await state_store.compare_and_set(ACME, "alias", "B-2", {"id": "B-1", "abandoned": True})
-    await state_store.compare_and_set(
-        ACME, "alias", "P-1", {"id": '"abandoned":true', "batch": "B-2"}
+    await compare_and_set(state_store, ACME, "alias", "B-1", {"abandoned": True})
+    await compare_and_set(state_store, ACME, "alias", "B-2", {"id": "B-1", "abandoned": True})
+    await compare_and_set(
+        state_store, ACME, "alias", "P-1", {"id": '"abandoned":true', "batch": "B-2"}
     )
-    await state_store.compare_and_set(ACME, "batch", "B-3", {"abandoned": ["B-2"]})
-    await state_store.compare_and_set(other_tenant, "alias", "B-4", {"abandoned": True})
+    await compare_and_set(state_store, ACME, "batch", "B-3", {"abandoned": ["B-2"]})
+    await compare_and_set(state_store, other_tenant, "alias", "B-4", {"abandoned": True})
     assert await state_store.load_superseded_batch_aliases(ACME) == {
         "B-1": {"abandoned": True},
         "B-2": {"id": "B-1", "abandoned": True},
     }
-    await state_store.compare_and_set(ACME, "alias", "B-1", {"abandoned": None})
+    await compare_and_set(state_store, ACME, "alias", "B-1", {"abandoned": None})
     assert [*await state_store.load_superseded_batch_aliases(ACME)] == ["B-2"]
 
 
@@ -131,8 +133,8 @@ async def test_concurrent_records_lose_nothing(state_store: ObjectStateStore, st
         state_stores = [state_store, ObjectStateStore(second)]
         await asyncio.gather(
             *(
-                state_stores[number % 2].compare_and_set(
-                    ACME, "batch", "B-1", {f"fact {number}": number}
+                compare_and_set(
+                    state_stores[number % 2], ACME, "batch", "B-1", {f"fact {number}": number}
                 )
                 for number in range(40)
             )
@@ -146,10 +148,10 @@ async def test_concurrent_delete_and_record_end_consistently(
     async with open_store(state) as second:
         second_state_store = ObjectStateStore(second)
         for number in range(15):
-            await state_store.compare_and_set(ACME, "batch", "B-1", {"old": number})
+            await compare_and_set(state_store, ACME, "batch", "B-1", {"old": number})
             await asyncio.gather(
-                state_store.compare_and_set(ACME, "batch", "B-1", {"old": None}),
-                second_state_store.compare_and_set(ACME, "batch", "B-1", {"new": number}),
+                compare_and_set(state_store, ACME, "batch", "B-1", {"old": None}),
+                compare_and_set(second_state_store, ACME, "batch", "B-1", {"new": number}),
             )
             assert await state_store.load(ACME, "batch", "B-1") == {"new": number}
 

@@ -20,7 +20,7 @@ from gateway.storage.superseded_batches import list_superseded_batches
 from gateway.storage.tables import UTCDateTime
 from mappings.failures import Conflict
 from tests.gateway.storage.conftest import open_store_at_revision
-from tests.state import execute, fetch
+from tests.state import compare_and_set, execute, fetch
 
 ACME = Tenant("acme", "live")
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -75,7 +75,9 @@ async def test_object_states_survive_the_move_into_columns(state: State) -> None
         changes = {"phase": "draft", "since": None, "is_new": None, "version": 4}
         for is_changed in (False, True):
             with pytest.raises(Conflict) if is_changed else nullcontext():
-                await object_states.compare_and_set(ACME, "batch", "X-1", changes, {"version": 3})
+                await compare_and_set(
+                    object_states, ACME, "batch", "X-1", changes, find={"version": 3}
+                )
         new_facts = {**old_facts["batch"], **changes}
         assert await object_states.load(ACME, "batch", "X-1") == {
             name: fact for name, fact in new_facts.items() if fact is not None

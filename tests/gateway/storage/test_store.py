@@ -54,7 +54,7 @@ from tests.gateway.storage.conftest import (
     open_store_at_revision,
     run_statements,
 )
-from tests.state import execute, fetch
+from tests.state import compare_and_set, execute, fetch
 from tests.tcp_proxy import open_tcp_proxy
 
 ACME = Tenant("acme", "live")
@@ -264,7 +264,7 @@ async def test_created_files_are_accessible_by_owner_only(sqlite: State) -> None
 async def test_closed_database_is_one_file(sqlite: State) -> None:
     file = extract_sqlite_path(sqlite)
     async with open_store(sqlite) as store:
-        await ObjectStateStore(store).compare_and_set(ACME, "batch", "B-1", {"n": 1})
+        await compare_and_set(ObjectStateStore(store), ACME, "batch", "B-1", {"n": 1})
         assert len([*file.parent.glob(f"{file.name}-*")]) > 0
     assert [*file.parent.glob(f"{file.name}-*")] == []
 
@@ -451,7 +451,7 @@ async def test_terminated_server_session_is_unavailable_and_recovers(
                 assert await object_states.load(ACME, "batch", "B-1") == {"n": 1}
 
             async def save_state() -> None:
-                await object_states.compare_and_set(ACME, "batch", "B-1", {"n": 1})
+                await compare_and_set(object_states, ACME, "batch", "B-1", {"n": 1})
 
             async def ping() -> None:
                 assert await fetch(store, text("SELECT 1")) == [(1,)]
