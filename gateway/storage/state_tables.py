@@ -36,7 +36,7 @@ _KEY = ("merchant", "environment", "id")
 
 
 class FactType(NamedTuple):
-    """How a fact is stored. A missing fact is encoded from None and decoded to None."""
+    """How a fact is stored. A missing fact is encoded from None; NULL is a missing fact."""
 
     type: Any
     encode: Callable[[Any], Any] = lambda fact: fact
@@ -55,7 +55,7 @@ TEXT, NUMBER = FactType(Text, _encode_text), FactType(Integer)
 VALUE = FactType(
     Text,
     lambda fact: None if fact is None else json_codec.dumps_trusted(fact).decode(),
-    lambda stored: None if stored is None else json_codec.loads_trusted(stored),
+    json_codec.loads_trusted,
 )
 """Any JSON value."""
 FLAG = FactType(
@@ -65,7 +65,7 @@ FLAG = FactType(
     {"nullable": False, "server_default": false()},
 )
 """True or missing."""
-BOOLEAN = FactType(Boolean, decode=lambda stored: None if stored is None else bool(stored))
+BOOLEAN = FactType(Boolean, decode=bool)
 """True, false or missing."""
 
 
@@ -114,9 +114,10 @@ class StateTable:
 
     def encode_columns(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         columns = dict(self._missing)
-        for name, (column, type_) in self._facts.items():
-            if name in facts:
-                columns[column] = type_.encode(facts[name])
+        for name, fact in facts.items():
+            if name in self._facts:
+                column, type_ = self._facts[name]
+                columns[column] = type_.encode(fact)
         return columns
 
     def select_other_facts(self, facts: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -133,8 +134,8 @@ class StateTable:
     def decode_columns(self, row: Sequence[Any]) -> dict[str, Any]:
         """Decodes the facts that have columns from a selected row."""
         facts = {}
-        for (fact, (_column, type_)), stored in zip(self._facts.items(), row[1:], strict=False):
-            if (value := type_.decode(stored)) is not None:
+        for fact, stored in zip(self._facts, row[1:], strict=False):
+            if stored is not None and (value := self._facts[fact][1].decode(stored)) is not None:
                 facts[fact] = value
         return facts
 
