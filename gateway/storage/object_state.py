@@ -70,7 +70,9 @@ class ObjectStateStore:
         """Loads the facts of an object; an empty dict if it has none."""
         if (facts := self.load_now(owner, kind, id)) is not None:
             return facts
-        return (await self.load_facts_by_id(owner, kind, (id,))).get(id, {})
+        table, row = STATE_TABLES[kind], {**owner._asdict(), "id": id}
+        rows = await self._store.read(lambda tx: tx.fetch(table.select_one, row), is_brief=True)
+        return (await self._decode_facts_by_id(owner, kind, rows)).get(id, {}) if rows else {}
 
     def load_now(
         self,
