@@ -167,7 +167,7 @@ def _escape_unprintable_name(name: str) -> str:
 def _convert_validation_error(number: int, error: ValidationError) -> ImportRefused:
     problems = [
         f"{'.'.join(_escape_unprintable_name(str(part)) for part in loc)}: {message}"
-        for loc, message in list_problems(error, lambda _: KeyLine.model_fields, "field")
+        for loc, message in list_problems(error, KeyLine, "field")
     ]
     shown, hidden = problems[:MAX_SHOWN_PROBLEMS], problems[MAX_SHOWN_PROBLEMS:]
     suffix = f" (and {len(hidden)} more)" if hidden else ""

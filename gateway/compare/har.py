@@ -13,25 +13,30 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
-from urllib.parse import quote, urlsplit
+from typing import Annotated
+from urllib.parse import SplitResult, quote, urlsplit
 
-import msgspec
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
 
 from gateway.compare.paths import Path
 from gateway.compare.requests import ID_IN_TEXT, METHODS, OBJECT_ID, SECRET_PARAMETER, InputError
-from gateway.compare.rules import Rules
-from gateway.compare.steps import Capture, Input, Placeholder, Step, Template
+from gateway.compare.rules import Rules, describe_mistakes
+from gateway.compare.steps import Capture, Input, Placeholder, Step, Template, validate_text
 from gateway.compare.strict_json import JSON, InvalidJson, loads_strict
 
-# Members that are null count as absent; unknown ones are not read.
+
+class _HarObject(BaseModel):
+    """An object of HAR 1.2. Members that are null count as absent; unknown ones are not read."""
+
+    model_config = ConfigDict(alias_generator=to_camel, arbitrary_types_allowed=True)
 
 
-class HarHeader(msgspec.Struct):
+class HarHeader(_HarObject):
     name: str | None = None
 
 
-class HarContent(msgspec.Struct):
+class HarContent(_HarObject):
     """A body. ``encoding`` is not HAR 1.2 for requests, but some tools write it."""
 
     text: str | None = None
@@ -45,56 +50,55 @@ class HarContent(msgspec.Struct):
         return text.encode()
 
 
-class HarRequest(msgspec.Struct, rename="camel"):
+class HarRequest(_HarObject):
     method: str
-    url: str
+    url: Annotated[SplitResult, validate_text(urlsplit)]
     headers: list[HarHeader] | None = None
     post_data: HarContent | None = None
     body_size: int | None = None
 
 
-class HarResponse(msgspec.Struct):
+class HarResponse(_HarObject):
     content: HarContent | None = None
 
 
-class HarEntry(msgspec.Struct):
+class HarEntry(_HarObject):
     request: HarRequest
     response: HarResponse | None = None
 
 
+class HarLog(_HarObject):
+    entries: list[HarEntry]
+
+
+class Har(_HarObject):
+    log: HarLog
+
+
 def parse_har(text: str, name: str, rules: Rules) -> Input:
     """Parses a HAR document; raises InputError with the invalid entry."""
+    try:
+        document = Har.model_validate(json.loads(text))
+    except ValidationError as error:
+        raise InputError(f"{name}: not HAR 1.2: {describe_mistakes(error, Har)}") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{name}: starts with {{ but is not valid JSON") from None
     steps: list[Step] = []
     ids = _RecordedIds()
     omitted_counts: Counter[str] = Counter()
-    for number, data in enumerate(_load_entries(text, name), start=1):
-        try:
-            entry = msgspec.convert(data, HarEntry, strict=False)
-            if reason := _find_omission_reason(entry.request):
-                omitted_counts[reason] += 1
-            else:
-                steps.append(_build_step(entry.request, name, number, ids, rules))
-                ids.learn_from_answer(entry.response, step_index=len(steps) - 1)
-        except (msgspec.ValidationError, ValueError):
-            raise InputError(f"{name}, entry {number}: not an entry of HAR 1.2") from None
+    for number, entry in enumerate(document.log.entries, start=1):
+        if reason := _find_omission_reason(entry.request):
+            omitted_counts[reason] += 1
+        else:
+            steps.append(_build_step(entry.request, name, number, ids, rules))
+            ids.learn_from_answer(entry.response, step_index=len(steps) - 1)
     steps = [replace(step, captures=ids.captures.get(n, {})) for n, step in enumerate(steps)]
     return Input(name, "recorded traffic", tuple(steps), omitted_counts=dict(omitted_counts))
 
 
-def _load_entries(text: str, name: str) -> list[Any]:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        raise InputError(f"{name}: starts with {{ but is not valid JSON") from None
-    log = document.get("log")
-    if not isinstance(log, dict) or not isinstance(log.get("entries"), list):
-        raise InputError(f"{name}: JSON, but not HAR 1.2: log.entries is missing")
-    return list(log["entries"])
-
-
 def _find_omission_reason(request: HarRequest) -> str:
     """Returns the reason to omit a request; empty if it is used."""
-    if "/v1/" not in f"{urlsplit(request.url).path}/":
+    if "/v1/" not in f"{request.url.path}/":
         return "not a request of the legacy interface (no /v1)"
     if request.method == "OPTIONS":
         return "a CORS preflight of a browser"
@@ -135,13 +139,12 @@ def _build_step(
     )
 
 
-def _extract_target_without_secrets(url: str) -> str:
+def _extract_target_without_secrets(url: SplitResult) -> str:
     """Returns the target from ``/v1`` on, without secret parameters."""
-    parts = urlsplit(url)
-    path = parts.path[f"{parts.path}/".index("/v1/") :]
+    path = url.path[f"{url.path}/".index("/v1/") :]
     query = "&".join(
         parameter
-        for parameter in parts.query.split("&")
+        for parameter in url.query.split("&")
         if not SECRET_PARAMETER.fullmatch(parameter.partition("=")[0])
     )
     target = f"{path}?{query}" if query else path

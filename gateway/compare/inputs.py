@@ -25,14 +25,27 @@ import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
-from gateway.compare import paths
 from gateway.compare.har import parse_har
-from gateway.compare.requests import REQUEST_LINE_START, InputError, parse_request_line
-from gateway.compare.rules import Rules, build_rules, describe_problem
+from gateway.compare.paths import parse_scenario_path
+from gateway.compare.requests import (
+    READ_METHODS,
+    REQUEST_LINE_START,
+    InputError,
+    parse_request_line,
+)
+from gateway.compare.rules import Rules, build_rules, describe_mistakes
 from gateway.compare.steps import (
     OWN_VARIABLE,
     RUN_VARIABLE,
@@ -41,9 +54,9 @@ from gateway.compare.steps import (
     Step,
     Template,
     WaitCondition,
+    encode_body,
+    validate_text,
 )
-from gateway.compare.strict_json import loads_strict
-from gateway.payloads import json_codec
 from mappings.exact_json import ExactDecimal
 
 
@@ -98,121 +111,65 @@ def parse_input(text: str, name: str, rules: Rules) -> Input:
 
 
 def _parse_read(line: str, name: str, number: int, rules: Rules) -> Step:
-    method, target = parse_request_line(line, f"{name}, line {number}")
-    step = Step(method, Template((target,)), name, number, rules=rules)
-    if not step.is_read:
-        raise InputError(
-            f"{name}, line {number}: {method} is a write; a list of reads may contain only GET and HEAD"
-        )
-    return step
+    try:
+        method, target = parse_request_line(line)
+    except ValueError as error:
+        raise InputError(f"{name}, line {number}: {error}") from None
+    if method not in READ_METHODS:
+        problem = f"{method} is a write; a list of reads may contain only GET and HEAD"
+        raise InputError(f"{name}, line {number}: {problem}")
+    return Step(method, Template((target,)), name, number, rules=rules)
 
 
-# Scenarios
-
-
-class _UntilModel(BaseModel):
+class _ScenarioStep(BaseModel):
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-    path: str
-    is_: Any = Field(alias="is")
-    wait_seconds: float = Field(30, gt=0, le=600, alias="within")
-
-
-class _StepModel(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    request: str
+    request: Annotated[tuple[str, str], validate_text(parse_request_line)]
     name: str = ""
-    body: Any = None
-    capture: dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w-]*$")], str] = {}
+    body: Annotated[
+        Template | None, BeforeValidator(lambda body: Template.parse(encode_body(body).decode()))
+    ] = None
+    captures: dict[
+        Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w-]*$")],
+        Annotated[Capture, validate_text(lambda path: Capture(parse_scenario_path(path)))],
+    ] = Field({}, alias="capture")
     key: Literal["own", "none", "wrong"] = "own"
-    until: _UntilModel | None = None
+    wait_condition: WaitCondition | None = Field(None, alias="until")
+
+    @model_validator(mode="after")
+    def _check_only_reads_wait(self) -> Self:
+        if self.wait_condition and self.request[0] not in READ_METHODS:
+            raise ValueError("until is only for reads; a write is sent once")
+        return self
+
+    def build_step(self, source: str, number: int, rules: Rules) -> Step:
+        method, target = self.request
+        fields = {name: value for name, value in self if name != "request"}
+        return Step(method, Template.parse(target), source, number, rules=rules, **fields)
 
 
-class _ScenarioModel(BaseModel):
+class _Scenario(BaseModel):
     model_config = ConfigDict(extra="forbid")
     title: str = ""
     rules: dict[str, Any] = {}
-    steps: Annotated[list[_StepModel], Field(min_length=1)]
+    steps: Annotated[list[_ScenarioStep], Field(min_length=1)]
 
 
 def _parse_scenario(text: str, name: str, rules: Rules) -> Input:
     """Parses a scenario; raises InputError with the number of the invalid step."""
     try:
-        # ``Number`` sends an amount without quotes exactly as it was written.
-        document = tomllib.loads(text, parse_float=ExactDecimal)
-        if "steps" not in document:
-            raise InputError(f"{name}: not a scenario: it has no [[steps]]")
-        scenario = _ScenarioModel.model_validate(document)
+        # An amount without quotes is sent exactly as it was written.
+        scenario = _Scenario.model_validate(tomllib.loads(text, parse_float=ExactDecimal))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{name}: not TOML: {error}") from None
     except ValidationError as error:
-        raise InputError(f"{name}: {'; '.join(map(_describe_problem, error.errors()))}") from None
-    scenario_rules = rules.combine(build_rules(scenario.rules, name)) if scenario.rules else rules
-    steps: list[Step] = []
+        raise InputError(f"{name}: {describe_mistakes(error, _Scenario)}") from None
+    rules = rules.combine(build_rules(scenario.rules, name)) if scenario.rules else rules
+    steps = [step.build_step(name, number, rules) for number, step in enumerate(scenario.steps, 1)]
     known_names = {RUN_VARIABLE, OWN_VARIABLE}
-    for number, model in enumerate(scenario.steps, start=1):
-        step = _build_step(model, name, number, scenario_rules)
+    for step in steps:
         if unknown_names := sorted(step.placeholder_names - known_names):
-            raise InputError(f"{name}, step {number}: no earlier step captures {unknown_names[0]}")
-        steps.append(step)
+            problem = f"no earlier step captures {unknown_names[0]}"
+            raise InputError(f"{name}: steps #{step.number}: {problem}")
         # After the check, because a step cannot use its own answer.
         known_names |= step.captures.keys()
     return Input(name, "scenario", tuple(steps), scenario.title)
-
-
-def _build_step(model: _StepModel, name: str, number: int, rules: Rules) -> Step:
-    location = f"{name}, step {number}"
-    method, target = parse_request_line(model.request, location)
-    if model.until and method not in ("GET", "HEAD"):
-        raise InputError(f"{location}: until is only for reads; a write is sent once")
-    return Step(
-        method,
-        Template.parse(target),
-        name,
-        number,
-        name=model.name,
-        body=_build_body(model, location),
-        captures={
-            key: Capture(_parse_answer_path(path, location)) for key, path in model.capture.items()
-        },
-        key=model.key,
-        wait_condition=_build_wait_condition(model.until, location) if model.until else None,
-        rules=rules,
-    )
-
-
-def _build_body(model: _StepModel, location: str) -> Template | None:
-    if model.body is None:
-        return None
-    try:
-        return Template.parse(json_codec.dumps(model.body).decode())
-    except (TypeError, ValueError):
-        raise InputError(
-            f"{location}: body: write dates as text; nan and inf are not JSON numbers"
-        ) from None
-
-
-def _build_wait_condition(model: _UntilModel, location: str) -> WaitCondition:
-    return WaitCondition(
-        _parse_answer_path(model.path, location),
-        # In the form that decoded answers have, so that the two can be compared.
-        loads_strict(json_codec.dumps(model.is_)),
-        model.wait_seconds,
-    )
-
-
-def _parse_answer_path(text: str, location: str) -> paths.Path:
-    try:
-        return paths.parse_scenario_path(text)
-    except ValueError:
-        raise InputError(
-            f"{location}: not a path: write it like recipient.id or payments[0].id"
-        ) from None
-
-
-def _describe_problem(problem: Any) -> str:
-    location = problem["loc"]
-    if len(location) > 1 and location[0] == "steps":
-        place = ", ".join([f"step {location[1] + 1}", *map(str, location[2:3])])
-    else:
-        place = ".".join(map(str, location))
-    return describe_problem(place, problem)

@@ -77,14 +77,12 @@ def parse_scenario_path(text: str) -> Path:
     """Parses a path as scenarios write it, ``payments[0].id``; raises ValueError."""
     parts: list[str | int] = []
     position = 0
-    while position < len(text):
+    while position < len(text) or not parts:
         match = _PATH_PART.match(text, position)
         if match is None or (match["key"] and bool(match["dot"]) != bool(parts)):
-            raise ValueError(text)
+            raise ValueError("not a path: write it like recipient.id or payments[0].id")
         parts.append(int(match["index"]) if match["index"] else match["key"])
         position = match.end()
-    if not parts:
-        raise ValueError(text)
     return tuple(parts)
 
 

@@ -31,20 +31,17 @@ REQUEST_LINE_START = re.compile(r"[A-Za-z]+[ \t]+/")
 _REQUEST_LINE = re.compile(r"(?P<method>[A-Za-z]+)[ \t]+(?P<target>/v1(?:[/?][!-~]*)?)")
 
 
-def parse_request_line(line: str, location: str) -> tuple[str, str]:
-    """Returns method and target of a line such as ``GET /v1/recipients?page=1``.
-
-    Raises InputError. ``location`` is the file and line, for the message.
-    """
+def parse_request_line(line: str) -> tuple[str, str]:
+    """Returns method and target of a line such as ``GET /v1/recipients?page=1``; raises ValueError."""
     match = _REQUEST_LINE.fullmatch(line)
     if match is None or match["method"].upper() not in METHODS:
-        raise InputError(
-            f"{location}: not a request line: expected a method ({', '.join(METHODS)}), a space and a "
+        raise ValueError(
+            f"not a request line: expected a method ({', '.join(METHODS)}), a space and a "
             "percent-encoded path that begins with /v1"
         )
     # A client would cut off the fragment and send another request than the input has.
     if "#" in match["target"]:
-        raise InputError(f"{location}: a path cannot contain #; write %23")
+        raise ValueError("a path cannot contain #; write %23")
     return match["method"].upper(), match["target"]
 
 

@@ -16,11 +16,20 @@ from decimal import Context, Decimal
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    create_model,
+)
 
 from gateway.compare import paths
 from gateway.compare.requests import InputError
 from gateway.compare.strict_json import JSON, Number
+from gateway.config.section import list_problems
 
 # Not the default context, which rounds to 28 digits and could make two amounts equal.
 _CONTEXT = Context(prec=400)
@@ -29,6 +38,13 @@ _DECIMAL_TEXT = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 """``Decimal`` accepts more: non-ASCII digits, ``1_000``, white space, ``sNaN``."""
 
 NonEmptyText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+def _check_has_no_index(path: str) -> str:
+    # It would match nothing, because normal forms have no indices.
+    if re.search(r"\[\d", path):
+        raise ValueError("write [] for list items; a rule applies to all of them")
+    return path
 
 
 BUILT_IN = "built in"
@@ -40,7 +56,7 @@ class Rule(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     kind: ClassVar[str]
-    path: NonEmptyText
+    path: Annotated[NonEmptyText, AfterValidator(_check_has_no_index)]
     reason: NonEmptyText
     operation: str = ""
     origin: str = Field(default=BUILT_IN, exclude=True)
@@ -251,35 +267,29 @@ def build_rules(document: Mapping[str, Any], name: str) -> Rules:
     try:
         model: Any = _RulesDocument.model_validate(document)
     except ValidationError as error:
-        # Without the input, which may contain personal data.
-        problems = error.errors(include_input=False, include_url=False)
-        raise InputError(f"{name}: {'; '.join(map(_describe_rule_problem, problems))}") from None
+        raise InputError(f"{name}: {describe_mistakes(error, _RulesDocument)}") from None
     rules = [
         rule.model_copy(update={"origin": name})
         for kind in _RULE_CLASSES
         for rule in getattr(model, kind)
     ]
-    for rule in rules:
-        # It would match nothing, because normal forms have no indices.
-        if re.search(r"\[\d", rule.path):
-            raise InputError(
-                f"{name}: {rule.kind} {rule.path}: write [] for list items; a rule applies to all of them"
-            )
     return Rules(tuple(rules), tuple(header.lower() for header in model.headers))
 
 
-def _describe_rule_problem(problem: Any) -> str:
-    location = "".join(
-        f" #{part + 1}" if isinstance(part, int) else f".{part}" for part in problem["loc"]
-    )[1:]
-    if problem["loc"][-1] == "reason":
-        return f'{location}: every rule needs a reason (reason = "…")'
-    return describe_problem(location, problem)
+def describe_mistakes(error: ValidationError, model: type[BaseModel]) -> str:
+    """Describes the mistakes in a file without its content, which may be personal data."""
+    return "; ".join(
+        f"{_format_location(loc)}: {_EVERY_RULE_NEEDS_A_REASON if loc[-1:] == ('reason',) else text}"
+        for loc, text in list_problems(error, model, "key")
+    )
 
 
-def describe_problem(place: str, problem: Any) -> str:
-    """Describes an error of pydantic without the input."""
-    return f"{place}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+_EVERY_RULE_NEEDS_A_REASON = 'every rule needs a reason (reason = "…")'
+
+
+def _format_location(location: tuple[int | str, ...]) -> str:
+    parts = (f" #{part + 1}" if isinstance(part, int) else f".{part}" for part in location)
+    return "".join(parts).removeprefix(".")
 
 
 def parse_decimal(value: JSON) -> Decimal | None:

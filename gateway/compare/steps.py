@@ -6,13 +6,16 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
-from gateway.compare.paths import Path
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from gateway.compare.paths import Path, parse_scenario_path
 from gateway.compare.requests import READ_METHODS, RequestedOperation, identify_operation
 from gateway.compare.rules import Rules
-from gateway.compare.strict_json import Number
+from gateway.compare.strict_json import Number, loads_strict
+from gateway.payloads import json_codec
 
 RUN_VARIABLE = "run"
 OWN_VARIABLE = "own"
@@ -62,6 +65,25 @@ class Template:
         )
 
 
+def validate_text(parse: Callable[[str], Any]) -> BeforeValidator:
+    """Returns a validator of pydantic that parses a text; ``parse`` raises ValueError."""
+
+    def validate(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError("must be text, in quotes")  # noqa: TRY004 - pydantic reports ValueErrors
+        return parse(value)
+
+    return BeforeValidator(validate)
+
+
+def encode_body(value: Any) -> bytes:
+    """Encodes a value of a scenario as JSON; raises ValueError."""
+    try:
+        return json_codec.dumps(value)
+    except (TypeError, ValueError):
+        raise ValueError("write dates as text; nan and inf are not JSON numbers") from None
+
+
 def encode_in_json(value: Any, is_whole_value: bool) -> str:
     """Encodes a captured value for a JSON text."""
     if isinstance(value, Number):
@@ -90,13 +112,16 @@ class Capture:
     recorded_value: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitCondition:
+class WaitCondition(BaseModel):
     """A read is repeated until the value at ``path`` is ``value``, for ``timeout_seconds``."""
 
-    path: Path
-    value: Any
-    timeout_seconds: float
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    path: Annotated[tuple[str | int, ...], validate_text(parse_scenario_path)]
+    # In the form that decoded answers have, so that the two can be compared.
+    value: Annotated[Any, AfterValidator(lambda value: loads_strict(encode_body(value)))] = Field(
+        alias="is"
+    )
+    timeout_seconds: float = Field(30, gt=0, le=600, alias="within")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import (
     BaseModel,
@@ -17,6 +17,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 
 class ConfigurationError(Exception):
@@ -83,11 +84,15 @@ _MESSAGES = {
     "bool": "must be true or false",
     "int": "must be a whole number",
     "float": "must be a number",
+    "decimal": "must be a number",
+    "dict": "must be a section with keys, not a value",
     "greater_than": "must be more than {gt}",
     "greater_than_equal": "must be {ge} or more",
     "less_than_equal": "must be {le} or less",
     "string": "must be text, in quotes",
+    "string_pattern_mismatch": "must be a name: letters, digits, - and _",
     "string_too_short": "must not be empty",
+    "too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
     "path": "must be a path, in quotes",
     "tuple": "must be a list, in square brackets",
@@ -97,18 +102,31 @@ _MESSAGES = {
 """What to write instead, by the type of pydantic's error or its first word; names are of its context."""
 
 
-def list_problems(
-    error: ValidationError, map_known_keys: Callable[[Location], Mapping[str, Any]], noun: str
-) -> list[tuple[Location, str]]:
+def map_section_fields(model: Any, section: Location) -> Mapping[str, FieldInfo]:
+    """Returns the fields of a section of a model by name; empty if it is no section."""
+    # An index is of a list, whose items all have the same fields.
+    for name in (part for part in section if isinstance(part, str)):
+        field = model.model_fields.get(name)
+        annotation = field and field.annotation
+        # The section is an argument of `Environment | None` or `list[Step]`.
+        candidates = (annotation, *get_args(annotation))
+        model = next((each for each in candidates if hasattr(each, "model_fields")), None)
+        if model is None:
+            return {}
+    fields: Mapping[str, FieldInfo] = model.model_fields
+    return fields
+
+
+def list_problems(error: ValidationError, model: Any, noun: str) -> list[tuple[Location, str]]:
     """Lists the places and messages of a validation error, unknown keys first.
 
-    ``map_known_keys`` returns the keys of a section. A missing key that follows from a misspelt one
-    is left out. Messages omit the input, which may be a secret.
+    A missing key that follows from a misspelt one is left out. Messages omit the input, which may
+    be a secret.
     """
     problems = error.errors(include_input=False, include_url=False)
     similar = {
         problem["loc"]: get_close_matches(
-            str(problem["loc"][-1]), map_known_keys(problem["loc"][:-1]), 1
+            str(problem["loc"][-1]), map_section_fields(model, problem["loc"][:-1]), 1
         )
         for problem in problems
         if problem["type"] == "extra_forbidden"

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 from pydantic import PrivateAttr, ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.config.config_file import ConfigFile
@@ -24,7 +23,12 @@ from gateway.config.environment_variables import (
     find_variable_for_key,
     parse_variable_name,
 )
-from gateway.config.section import ConfigurationError, list_problems, read_text
+from gateway.config.section import (
+    ConfigurationError,
+    list_problems,
+    map_section_fields,
+    read_text,
+)
 from gateway.config.sections import (
     Comparing,
     CurrentWords,
@@ -192,28 +196,9 @@ def _format_problem_with_location(key: str, problem: str, config_file: ConfigFil
 
 
 def _describe_validation_error(error: ValidationError, config_file: ConfigFile) -> Iterator[str]:
-    for loc, message in list_problems(error, _map_section_fields_by_key, "key"):
-        problem, known_keys = message, list(_map_section_fields_by_key(loc[:-1]))
+    for loc, message in list_problems(error, Settings, "key"):
+        problem, known_keys = message, list(map_section_fields(Settings, loc[:-1]))
         # There are so few that naming them helps.
         if message == "unknown key" and 0 < len(known_keys) < 3:
             problem = f"{message}; valid keys: {', '.join(known_keys)}"
         yield _format_problem_with_location(".".join(map(str, loc)), problem, config_file)
-
-
-def _map_section_fields_by_key(section: Sequence[int | str]) -> Mapping[str, FieldInfo]:
-    model: Any = Settings
-    for name in section:
-        annotation = model.model_fields[str(name)].annotation
-        model = next(
-            (
-                candidate
-                # `Environment | None` is a section too: one argument of the union is the model.
-                for candidate in (annotation, *get_args(annotation))
-                if hasattr(candidate, "model_fields")
-            ),
-            None,
-        )
-        if model is None:
-            return {}
-    fields: Mapping[str, FieldInfo] = model.model_fields
-    return fields

@@ -61,7 +61,7 @@ def test_scenario_path_is_parsed(text: str, path: paths.Path) -> None:
 
 @pytest.mark.parametrize("text", ["", ".a", "a.", "a..b", "a[x]", "a[0]b", "a[0"])
 def test_invalid_path_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^" + __import__("re").escape(text)):
+    with pytest.raises(ValueError, match="not a path"):
         paths.parse_scenario_path(text)
 
 
