@@ -78,29 +78,27 @@ def parse_base_url(url: str, name: SideName) -> str:
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-class _ConnectionLost(Exception):
-    """The connection of a write failed. ``was_sent``: the write may have reached the service."""
+class _WriteNotRepeated(Exception):
+    """Replaces an error after which aiohttp would send a DELETE again; ``cause`` is that error."""
 
-    def __init__(self, reason: str, *, was_sent: bool) -> None:
-        super().__init__(reason)
-        self.was_sent = was_sent
+    def __init__(self, cause: Exception) -> None:
+        super().__init__()
+        self.cause = cause
 
 
 async def _send_once(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    # aiohttp resends DELETE itself after a dropped connection. An exception type that it does not
-    # know prevents that.
     try:
         return await handler(request)
-    # A subclass of OSError, but the caller reports it with the number of seconds.
-    except TimeoutError:
-        raise
     except (aiohttp.ClientError, OSError) as error:
-        was_sent = not isinstance(error, aiohttp.ClientConnectorError)
-        failure = _ConnectionLost(_describe_error(error), was_sent=was_sent)
+        cause = error
     # Outside the handler: aiohttp's error, which names the URL, must not be its context.
-    raise failure
+    raise _WriteNotRepeated(cause)
+
+
+_NOT_SENT = (aiohttp.InvalidURL, aiohttp.ClientConnectorError)
+"""Errors before a request is sent."""
 
 
 class Side:
@@ -135,21 +133,17 @@ class Side:
 
     async def send(self, request: OutgoingRequest) -> Answer:
         """Sends a request; raises AnswerUnavailable. aiohttp resends a read if the connection drops."""
-        is_write = request.method not in READ_METHODS
-        was_sent = True
         try:
             answer = await self._send(request)
-        except _ConnectionLost as error:
-            reason, was_sent = str(error), error.was_sent
-        except TimeoutError:
-            reason = f"no answer within {self._timeout_seconds:g} s"
-        # Also while the body is read.
-        except (aiohttp.ClientError, OSError) as error:
-            reason = _describe_error(error)
+        # Errors of aiohttp and of the connection, also while the body is read.
+        except (_WriteNotRepeated, aiohttp.ClientError, OSError) as error:
+            cause = error.cause if isinstance(error, _WriteNotRepeated) else error
+            is_unknown = request.method not in READ_METHODS and not isinstance(cause, _NOT_SENT)
+            reason = self._describe_error(cause)
         else:
             self.durations_seconds.append(answer.seconds)
             return answer
-        suffix = "; the outcome of the write is unknown" if is_write and was_sent else ""
+        suffix = "; the outcome of the write is unknown" if is_unknown else ""
         raise AnswerUnavailable(f"{reason}{suffix}")
 
     async def check_connection(self) -> None:
@@ -161,11 +155,9 @@ class Side:
                 _reader, writer = await asyncio.open_connection(
                     parts.hostname, parts.port or (443 if is_tls else 80), ssl=is_tls or None
                 )
-        except TimeoutError:
-            raise AnswerUnavailable(f"no connection within {self._timeout_seconds:g} s") from None
         # UnicodeError, of IDNA: a label of the host name is empty or too long.
         except (OSError, UnicodeError) as error:
-            raise AnswerUnavailable(_describe_error(error)) from None
+            raise AnswerUnavailable(self._describe_error(error)) from None
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
@@ -199,22 +191,27 @@ class Side:
         key = {"own": self._api_key, "wrong": WRONG_KEY}.get(request.key)
         return headers | ({} if key is None else {"X-API-Key": key})
 
-
-def _describe_error(error: Exception) -> str:
-    """Describes an error without the URL, whose query may contain personal data."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
-        return "the TLS certificate is not trusted"
-    if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
-        return "no TLS at this address"
-    if isinstance(error, aiohttp.ClientConnectorDNSError | socket.gaierror | UnicodeError):
-        return "the host name cannot be resolved"
-    # Last of the connector errors: those of TLS and DNS above are subclasses of it.
-    if isinstance(error, aiohttp.ClientConnectorError):
-        error = error.os_error
-    if isinstance(error, ConnectionRefusedError | OSError) and error.errno:
-        return f"cannot connect: {os.strerror(error.errno).lower()}"
-    if isinstance(error, aiohttp.ClientResponseError):
-        return "the answer is not HTTP"
-    if isinstance(error, aiohttp.ClientPayloadError):
-        return "the answer is truncated"
-    return "the connection was dropped"
+    def _describe_error(self, error: Exception) -> str:
+        """Describes an error without the URL, whose query may contain personal data."""
+        if isinstance(error, TimeoutError):
+            return f"no answer within {self._timeout_seconds:g} s"
+        if isinstance(error, aiohttp.InvalidURL):
+            return "not a valid URL"
+        if isinstance(
+            error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError
+        ):
+            return "the TLS certificate is not trusted"
+        if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
+            return "no TLS at this address"
+        if isinstance(error, aiohttp.ClientConnectorDNSError | socket.gaierror | UnicodeError):
+            return "the host name cannot be resolved"
+        # Last of the connector errors: those of TLS and DNS above are subclasses of it.
+        if isinstance(error, aiohttp.ClientConnectorError):
+            error = error.os_error
+        if isinstance(error, ConnectionRefusedError | OSError) and error.errno:
+            return f"cannot connect: {os.strerror(error.errno).lower()}"
+        if isinstance(error, aiohttp.ClientResponseError):
+            return "the answer is not HTTP"
+        if isinstance(error, aiohttp.ClientPayloadError):
+            return "the answer is truncated"
+        return "the connection was dropped"

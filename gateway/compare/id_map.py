@@ -7,12 +7,7 @@ that is a difference.
 
 from __future__ import annotations
 
-import re
-
 from gateway.compare.requests import ID_IN_TEXT, OBJECT_ID
-
-_ID_VALUE = re.compile(rf'"({OBJECT_ID.pattern.replace("(", "(?:")})"')
-"""An id that is a whole string value of a JSON text."""
 
 
 class IdMap:
@@ -58,22 +53,6 @@ class IdMap:
             and len(control_ids) == len(candidate_ids)
             and all(map(self._can_be_same_object, control_ids, candidate_ids))
         )
-
-    def try_pair_ids_with_themselves(self, body: bytes) -> bool:
-        """Pairs each id of a body that both sides sent with itself.
-
-        Returns False, and pairs nothing, if that contradicts an earlier pair.
-        """
-        if not self.has_separate_ids:
-            return True
-        text = body.decode(errors="replace")
-        # Checked for all before the first is paired, so that a contradiction pairs nothing.
-        if not all(self._can_be_same_object(id_, id_) for id_ in ID_IN_TEXT.findall(text)):
-            return False
-        # Only whole values: an id within a text may be of any object.
-        for id_ in _ID_VALUE.findall(text):
-            self.pair(id_, id_)
-        return True
 
     def _can_be_same_object(self, control: str, candidate: str) -> bool:
         return candidate == (self.find_candidate_id(control) or control) and (

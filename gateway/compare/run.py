@@ -27,7 +27,7 @@ from gateway.compare.endpoints import (
     Side,
 )
 from gateway.compare.findings import Findings, NotCompared
-from gateway.compare.id_map import IdMap
+from gateway.compare.id_map import IdMap, is_same_id_kind
 from gateway.compare.paths import Path
 from gateway.compare.requests import ID_IN_TEXT, OBJECT_ID
 from gateway.compare.steps import (
@@ -231,22 +231,18 @@ class Run:
                 captured.missing.setdefault(name, (reason, not_compared.is_write_withheld))
 
     def _capture_values(self, step: Step, answers: _Answers) -> None:
-        if not step.captures:
-            return
         captured = self._find_or_create_captured_values(step)
-        sides = {
-            "control": _Captor(step, answers.control),
-            "candidate": _Captor(step, answers.candidate),
-        }
+        sides = (
+            ("control", answers.control, captured.control),
+            ("candidate", answers.candidate, captured.candidate),
+        )
         for name, capture in step.captures.items():
-            values = {side: captor.find_value(capture) for side, captor in sides.items()}
-            if lacking := [side for side, value in values.items() if value is None]:
-                path = self.findings.redactor.redact_path(capture.path)
-                status = sides[lacking[0]].answer.status
-                reason = f"needs {path} of step {step.number}, but the {status} of {lacking[0]} does not contain it"
-                captured.missing[name] = (reason, False)
-            else:
-                captured.control[name], captured.candidate[name] = values.values()
+            for side, answer, values in sides:
+                values[name] = _find_value_to_capture(step, answer, capture)
+                if values[name] is None:
+                    path = self.findings.redactor.redact_path(capture.path)
+                    reason = f"needs {path} of step {step.number}, but the {answer.status} of {side} does not contain it"
+                    captured.missing.setdefault(name, (reason, False))
 
     def _check_api_key(self, step: Step, answers: _Answers) -> None:
         """Stops if a side refuses its API key before it has accepted it once; raises ComparisonStopped.
@@ -298,42 +294,21 @@ def _is_answer_of_control(answer: Answer) -> bool:
     return answer.headers.get(ANSWERED_BY_HEADER.lower()) == LEGACY_SERVICE
 
 
-class _Captor:
-    """Finds values to capture in an answer, which is decoded once for all of them."""
-
-    def __init__(self, step: Step, answer: Answer) -> None:
-        self._step = step
-        self.answer = answer
-        self._body = _decode_json(answer)
-        self._ids = frozenset(ID_IN_TEXT.findall(answer.body.decode(errors="replace")))
-
-    def find_value(self, capture: Capture) -> Any:
-        """Returns the value to capture; None if the answer does not contain it."""
-        value = _select_value(self._body, capture.path)
-        if not capture.recorded_value:
-            is_usable = self.answer.is_success and not isinstance(value, dict | list)
-            return value if is_usable else None
-        # The side has the recorded object itself, perhaps at another place of its answer.
-        if capture.recorded_value in self._ids:
-            return capture.recorded_value
-        if isinstance(value, str) and OBJECT_ID.fullmatch(value):
-            return value
-        return capture.recorded_value if self._step.is_read else None
-
-
-def _decode_json(answer: Answer) -> Any:
-    try:
-        return loads_strict(answer.body)
-    except InvalidJson:
-        return None
-
-
-def _select_value(value: Any, path: Path) -> Any:
-    try:
-        return reduce(getitem, path, value)
-    except (KeyError, IndexError, TypeError):
-        return None
+def _find_value_to_capture(step: Step, answer: Answer, capture: Capture) -> Any:
+    """Returns the value to capture; None if the answer does not contain it."""
+    value = _find_value(answer, capture.path)
+    if not capture.recorded_value:
+        return value if answer.is_success and not isinstance(value, dict | list) else None
+    # The side has the recorded object itself, perhaps at another place of its answer.
+    if capture.recorded_value in ID_IN_TEXT.findall(answer.body.decode(errors="replace")):
+        return capture.recorded_value
+    if isinstance(value, str) and is_same_id_kind(value, capture.recorded_value):
+        return value
+    return capture.recorded_value if step.is_read else None
 
 
 def _find_value(answer: Answer, path: Path) -> Any:
-    return _select_value(_decode_json(answer), path)
+    try:
+        return reduce(getitem, path, loads_strict(answer.body))
+    except (InvalidJson, KeyError, IndexError, TypeError):
+        return None
