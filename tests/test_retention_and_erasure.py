@@ -199,10 +199,13 @@ async def test_deleted_recipient_stays_deleted_after_erasure(tmp_path: Path) -> 
 async def test_erasure_of_unknown_id_is_reported(tmp_path: Path) -> None:
     """A mistyped id must not look like a successful erasure."""
     async with open_operated_gateway(tmp_path) as setup:
+        recipient = await create_recipient(setup.gateway)
         output = await setup.run_command(
             "erase", "R-nobody", "--key", await load_key_name(setup), "--yes"
         )
         assert "no data of R-nobody is stored for demo sandbox" in output.stdout
+        # An event of the merchant would be in the trace of anything that existed before.
+        assert "erased" not in (await setup.run_command("trace", recipient)).stdout
 
 
 async def test_recipient_in_a_draft_is_not_erased(tmp_path: Path) -> None:

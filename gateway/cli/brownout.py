@@ -13,7 +13,6 @@ from gateway.cli import CommandError
 from gateway.cli.options import (
     FullHelpGroup,
     config_option,
-    format_time,
     json_option,
     print_json,
     require_confirmation_if_interactive,
@@ -21,6 +20,7 @@ from gateway.cli.options import (
 )
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
+from gateway.observability.plurals import format_time
 from gateway.operator.interruptions import (
     describe_window_scope,
     describe_window_state,
@@ -54,6 +54,9 @@ class ZonedTimeType(click.DateTime):
             self.fail(f"{value!r} is not a time such as 2026-11-30T09:00Z, with a zone", param, ctx)
 
 
+_TIME: Any = {"type": ZonedTimeType(), "metavar": "TIME"}
+
+
 @click.group(cls=FullHelpGroup)
 def brownout() -> None:
     """Schedule planned interruptions before the legacy interface ends."""
@@ -61,19 +64,10 @@ def brownout() -> None:
 
 @brownout.command("schedule")
 @click.option(
-    "--from",
-    "begins_at",
-    type=ZonedTimeType(),
-    metavar="TIME",
-    help="Start time, such as 2026-11-30T09:00Z. Default: now.",
+    "--from", "begins_at", help="Start time, such as 2026-11-30T09:00Z. Default: now.", **_TIME
 )
 @click.option(
-    "--until",
-    "ends_at",
-    type=ZonedTimeType(),
-    metavar="TIME",
-    required=True,
-    help="End time, such as 2026-11-30T09:30Z.",
+    "--until", "ends_at", required=True, help="End time, such as 2026-11-30T09:30Z.", **_TIME
 )
 @click.option("--merchant", metavar="NAME", default="", help="Only requests of this merchant.")
 @click.option("--key", metavar="NAME", default="", help="Only this key, by name or prefix.")
@@ -85,23 +79,18 @@ def brownout() -> None:
     help="Only this operation, as named by `operations`, or a group: recipients, payout_methods, "
     "batches (without their payments), payments, balances or geography.",
 )
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Schedule nothing; only list who would be affected.",
-)
+@click.option("--dry-run", is_flag=True, help="Schedule nothing; only list who would be affected.")
 @yes_option
 @config_option
 def schedule_brownout(
     *,
     begins_at: datetime | None,
     ends_at: datetime,
-    merchant: str,
-    key: str,
     operations: tuple[str, ...],
     dry_run: bool,
     yes: bool,
     settings: Settings,
+    **scope: str,
 ) -> None:
     """Schedule a brownout, and list who used the affected operations in the last seven days.
 
@@ -112,12 +101,9 @@ def schedule_brownout(
     # A window in the past would never take effect, and nobody would notice.
     if period[1] <= max(period[0], now):
         raise CommandError("--until: the window would end before it starts")
+    names = _expand_operation_names(operations)
     window = build_brownout_with_new_id(
-        begins_at=period[0],
-        ends_at=period[1],
-        merchant=merchant,
-        key=key,
-        operations=_expand_operation_names(operations),
+        begins_at=period[0], ends_at=period[1], operations=names, **scope
     )
 
     async def resolve_scope(store: Store) -> tuple[Brownout, list[UsageSummary]]:
@@ -176,10 +162,7 @@ def print_brownouts(*, as_json: bool, settings: Settings) -> None:
     """List brownouts."""
     windows, now = run_with_store(settings, list_brownouts), datetime.now(UTC)
     if as_json:
-        entries = [
-            _build_window_json(window, describe_window_state(window, now)) for window in windows
-        ]
-        print_json({"brownouts": entries})
+        print_json({"brownouts": [_build_window_json(window, now) for window in windows]})
         return
     if not windows:
         click.echo("There are no brownouts.")
@@ -189,7 +172,7 @@ def print_brownouts(*, as_json: bool, settings: Settings) -> None:
         click.echo(f"    {describe_window_state(window, now)}")
 
 
-def _build_window_json(window: Brownout, state: str) -> dict[str, Any]:
+def _build_window_json(window: Brownout, now: datetime) -> dict[str, Any]:
     return {
         "id": window.id,
         "from": format_time(window.begins_at),
@@ -197,7 +180,7 @@ def _build_window_json(window: Brownout, state: str) -> dict[str, Any]:
         "merchant": window.merchant or None,
         "key": window.key or None,
         "operations": list(window.operations),
-        "state": state,
+        "state": describe_window_state(window, now),
     }
 
 

@@ -19,7 +19,6 @@ from gateway.cli.options import (
     FILE,
     FullHelpGroup,
     config_option,
-    format_time,
     json_option,
     print_json,
     require_confirmation,
@@ -42,7 +41,7 @@ from gateway.compare.requests import InputError
 from gateway.compare.rules import Rule, Rules, parse_rules
 from gateway.compare.run import Run
 from gateway.config.settings import Settings
-from gateway.observability.plurals import pluralize
+from gateway.observability.plurals import format_time, pluralize
 from gateway.operator.readiness import VALUE_FREE_RULE_KINDS, KeyReadiness, load_cutover_readiness
 from gateway.storage import Store
 from gateway.storage.difference_rows import (

@@ -29,18 +29,21 @@ def cutover() -> None:
 
 
 @cutover.command("import")
-@click.option(
-    "--key", "name", required=True, metavar="NAME", help="The merchant's key, by its name."
-)
+@click.option("--key", "name", required=True, metavar="NAME", help="The merchant's key, by name.")
 @click.option(
     "--api-key-file",
     type=click.File("r"),
     help=f"A file that contains the API key, or - for standard input. Default: ${API_KEY_VARIABLE}.",
 )
-@click.option("--dry-run", is_flag=True, help="Change nothing; only report what would change.")
+@click.option(
+    "--dry-run",
+    "is_dry_run",
+    is_flag=True,
+    help="Change nothing; only report what would change.",
+)
 @click.option(
     "--move-open-batches",
-    "moves_open",
+    "is_moving_open_batches",
     is_flag=True,
     help="Also move open batches that were created at the legacy service: translate their "
     "requests.",
@@ -55,14 +58,7 @@ def cutover() -> None:
 @json_option
 @config_option
 def import_legacy_data(
-    *,
-    name: str,
-    api_key_file: IO[str] | None,
-    dry_run: bool,
-    moves_open: bool,
-    requests_per_hour: int,
-    as_json: bool,
-    settings: Settings,
+    *, name: str, api_key_file: IO[str] | None, as_json: bool, settings: Settings, **options: Any
 ) -> None:
     """Import data from the legacy service that the current service does not have.
 
@@ -74,17 +70,14 @@ def import_legacy_data(
     Exit code 0: every object was imported. 1: some objects could not be mapped. 2: the import
     failed.
     """
-    options = ImportOptions(dry_run, moves_open)
-    api_key = _read_api_key(api_key_file)
+    api_key, import_options = _read_api_key(api_key_file), ImportOptions(**options)
     with show_progress("Reading the legacy service") as report_progress:
-        work = _run_import(
-            settings, name, api_key, options, per_hour=requests_per_hour, progress=report_progress
-        )
+        work = _run_import(settings, name, api_key, import_options, report_progress)
         report = run_to_completion(work)
     if as_json:
-        print_json(_build_import_report_json(report, name, options))
+        print_json(_build_import_report_json(report, name, import_options))
     else:
-        _print_report(report, options)
+        _print_report(report, import_options)
     click.get_current_context().exit(1 if report.unmapped else 0)
 
 
@@ -103,27 +96,15 @@ async def _run_import(
     name: str,
     api_key: str,
     options: ImportOptions,
-    *,
-    per_hour: int,
     progress: ProgressCallback,
 ) -> ImportReport:
     async with open_store(settings.state, create=False) as store:
         key = await _find_and_verify_key(store, name, api_key)
-        environments = settings.environments.map_configured_environments_by_name()
-        environment = environments.get(key.environment)
-        # Checked here: it depends on the environment of the key.
-        if environment is None or not environment.legacy_base_url:
-            raise CommandError(
-                f"environments.{key.environment}.legacy_base_url is not set, so there is no legacy "
-                "service to import from"
-            )
-        async with open_cutover(
-            settings, store, key, api_key, per_hour=per_hour, options=options
-        ) as import_run:
-            try:
+        try:
+            async with open_cutover(settings, store, key, api_key, options) as import_run:
                 return await import_run.run_import(progress)
-            except LegacyReadFailed as error:
-                raise CommandError(f"the legacy service: {error}") from None
+        except LegacyReadFailed as error:
+            raise CommandError(f"the legacy service: {error}") from None
 
 
 async def _find_and_verify_key(store: Store, name: str, api_key: str) -> ApiKey:
@@ -148,17 +129,15 @@ COUNTED_RESULTS = ("new", "changed", "equal", "kept")
 def _build_import_report_json(
     report: ImportReport, name: str, options: ImportOptions
 ) -> dict[str, Any]:
+    counts = {
+        kind: {word: counts[word] for word in COUNTED_RESULTS}
+        for kind, counts in report.counts.items()
+    }
     return {
         "key": name,
-        "dry_run": options.dry_run,
-        **{
-            kind: {word: counts[word] for word in COUNTED_RESULTS}
-            for kind, counts in report.counts.items()
-        },
-        "unmapped": [
-            {"kind": finding.kind, "id": finding.id, "why": finding.reason}
-            for finding in report.unmapped
-        ],
+        "dry_run": options.is_dry_run,
+        **counts,
+        "unmapped": [each._asdict() for each in report.unmapped],
         "batches_moved": report.moved_batches,
         "batches_at_legacy": report.remaining,
         "requests": report.requests,
@@ -172,8 +151,8 @@ def _print_report(report: ImportReport, options: ImportOptions) -> None:
     ]
     print_table(["", "new", "changed", "equal", "kept (changed here)"], rows)
     click.echo("")
-    for finding in report.unmapped:
-        click.echo(f"Not mapped: {finding.kind} {finding.id}: {finding.reason}")
+    for kind, id_, why in report.unmapped:
+        click.echo(f"Not mapped: {kind} {id_}: {why}")
     if report.moved_batches:
         moved = pluralize(report.moved_batches, "batch", "batches")
         click.echo(f"Created at the legacy service, translated from now on: {moved}.")
@@ -181,5 +160,5 @@ def _print_report(report: ImportReport, options: ImportOptions) -> None:
         remaining = pluralize(report.remaining, "batch", "batches")
         click.echo(f"Created at the legacy service, still served by it: {remaining}.")
     click.echo(f"{pluralize(report.requests, 'request')} to the legacy service.")
-    if options.dry_run:
+    if options.is_dry_run:
         click.echo("Dry run: nothing was changed.")

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from gateway.cli.options import config_option, format_time, json_option, print_json
+from gateway.cli.options import config_option, json_option, print_json
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
+from gateway.observability.plurals import format_time
 from gateway.operator.interruptions import (
     format_unfreeze_command,
     load_freezes_and_audit_events,
@@ -19,10 +20,8 @@ from gateway.storage import Store, Tenant
 from gateway.storage.audit_log import AuditEvent
 from gateway.storage.freezes import Freeze, freeze_writes, unfreeze_writes
 
-Command = Callable[..., None]
 
-
-def _add_scope_options(command: Command) -> Command:
+def _add_scope_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--all", "everything", is_flag=True, help="Every merchant, live and sandbox."),
         click.option(
@@ -41,75 +40,66 @@ def _add_scope_options(command: Command) -> Command:
 )
 @json_option
 @config_option
-def freeze(
-    *,
-    merchant: str | None,
-    environment: str | None,
-    everything: bool,
-    lists: bool,
-    as_json: bool,
-    settings: Settings,
-) -> None:
+def freeze(*, lists: bool, as_json: bool, settings: Settings, **scope: Any) -> None:
     """Stop writes immediately, in running gateways too; reads continue.
 
     Give --merchant, --environment, both (that merchant in that environment), or --all. Writes get
     500 internal_server_error with Retry-After until you run `unfreeze` with the same options. A request
     of several calls that has started continues then. The command is idempotent.
     """
-    if lists and (merchant or environment or everything):
+    if lists and any(scope.values()):
         raise click.UsageError("--list cannot be combined with --all, --merchant or --environment")
     # Validated first, so that a usage error does not open the state.
-    scope = None if lists else _require_scope(merchant, environment, everything)
+    change = None if lists else _build_change(freeze_writes, **scope)
     texts = "Frozen.", "Nothing changed: already frozen."
-    _change_and_print(settings, scope, freeze_writes, texts, as_json=as_json)
+    _change_and_print(settings, change, texts, as_json=as_json)
 
 
 @click.command()
 @_add_scope_options
 @json_option
 @config_option
-def unfreeze(
-    *,
-    merchant: str | None,
-    environment: str | None,
-    everything: bool,
-    as_json: bool,
-    settings: Settings,
-) -> None:
+def unfreeze(*, as_json: bool, settings: Settings, **scope: Any) -> None:
     """Resume writes that `freeze` with the same options stopped.
 
     Only that freeze ends: a merchant that is also frozen by another freeze stays frozen. The
     freezes that remain are shown, each with the command that ends it.
     """
-    scope = _require_scope(merchant, environment, everything)
     texts = "Unfrozen.", "Nothing changed: no freeze was set with these options."
-    _change_and_print(settings, scope, unfreeze_writes, texts, as_json=as_json)
+    _change_and_print(settings, _build_change(unfreeze_writes, **scope), texts, as_json=as_json)
 
 
-def _require_scope(
-    merchant: str | None, environment: str | None, everything: bool
-) -> tuple[str, str]:
+Change = Callable[[Store], Awaitable[bool]]
+"""Returns False if it was so before."""
+
+
+def _build_change(
+    apply: Callable[[Store, Tenant], Awaitable[bool]],
+    *,
+    merchant: str | None,
+    environment: str | None,
+    everything: bool,
+) -> Change:
     # Exactly one of them: freezing everything must be an explicit choice.
     if everything == bool(merchant or environment):
         raise click.UsageError("give --all, --merchant NAME, --environment, or both of the latter")
-    return merchant or "", environment or ""
+
+    async def change(store: Store) -> bool:
+        return await apply(store, await resolve_freeze_scope(store, merchant, environment))
+
+    return change
 
 
 def _change_and_print(
-    settings: Settings,
-    scope: tuple[str, str] | None,
-    change: Callable[[Store, Tenant], Awaitable[bool]],
-    texts: tuple[str, str],
-    *,
-    as_json: bool,
+    settings: Settings, change: Change | None, texts: tuple[str, str], *, as_json: bool
 ) -> None:
-    """Changes a freeze unless ``scope`` is None, and prints what is frozen; otherwise also the log.
+    """Makes the change, if any, and prints what is frozen; without a change also the log.
 
     ``texts`` say that it changed or that it was so before.
     """
 
     async def change_and_load(store: Store) -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
-        changed = scope and await change(store, await resolve_freeze_scope(store, *scope))
+        changed = await change(store) if change else None
         return changed, *await load_freezes_and_audit_events(store)
 
     changed, frozen, events = run_with_store(settings, change_and_load)
@@ -122,22 +112,20 @@ def _change_and_print(
         print_json(report if changed is None else {"changed": changed, **report})
         return
     if changed is not None:
-        click.echo(texts[0] if changed else texts[1])
+        click.echo(texts[not changed])
     if frozen:
-        rows = [
-            [
-                *_build_scope_cells(each.scope),
-                format_time(each.since),
-                format_unfreeze_command(each.scope),
-            ]
-            for each in frozen
-        ]
-        print_table(["merchant", "environment", "frozen since", "to resume writes"], rows)
+        headers = ["merchant", "environment", "frozen since", "to resume writes"]
+        print_table(headers, list(map(_build_freeze_row, frozen)))
     else:
         click.echo("Nothing is frozen.")
     if changed is None and events:
         click.echo("")
         print_audit_events(events)
+
+
+def _build_freeze_row(each: Freeze) -> list[str]:
+    cells = _build_scope_cells(each.scope)
+    return [*cells, format_time(each.since), format_unfreeze_command(each.scope)]
 
 
 def _build_scope_cells(scope: Tenant) -> list[str]:

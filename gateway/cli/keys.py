@@ -23,10 +23,10 @@ from gateway.auth.key_rows import (
 )
 from gateway.auth.signing import Credentials, extract_displayable_key_prefix, shorten_key
 from gateway.cli import CommandError
-from gateway.cli.options import FullHelpGroup, config_option, format_time, json_option, print_json
+from gateway.cli.options import FullHelpGroup, config_option, json_option, print_json
 from gateway.cli.output import print_table, run_to_completion, run_with_store
 from gateway.config.settings import Settings
-from gateway.observability.plurals import pluralize
+from gateway.observability.plurals import format_time, pluralize
 from gateway.operator.account_checks import (
     CredentialCheck,
     describe_credential_problems,

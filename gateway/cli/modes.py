@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from gateway.cli.freeze import build_audit_event_json, print_audit_events
@@ -11,7 +9,6 @@ from gateway.cli.options import (
     FullHelpGroup,
     config_option,
     environment_option,
-    format_time,
     json_option,
     print_json,
     require_confirmation,
@@ -19,7 +16,8 @@ from gateway.cli.options import (
 )
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
-from gateway.operator.mode_switches import SwitchStatus, load_switch_status, plan_switch
+from gateway.observability.plurals import format_time
+from gateway.operator.mode_switches import load_switch_status, plan_switch
 from gateway.storage.mode_rows import GROUPS, MODES, Group, Mode
 
 
@@ -34,7 +32,6 @@ def modes() -> None:
 @environment_option
 @click.option(
     "--group",
-    "groups",
     type=click.Choice(GROUPS),
     multiple=True,
     help="Only this group of operations. Default: all.",
@@ -43,14 +40,7 @@ def modes() -> None:
 @click.argument("mode", type=click.Choice(MODES))
 @config_option
 def switch_keys(
-    *,
-    key: str | None,
-    merchant: str | None,
-    environment: str | None,
-    groups: tuple[Group, ...],
-    yes: bool,
-    mode: Mode,
-    settings: Settings,
+    *, group: tuple[Group, ...], yes: bool, mode: Mode, settings: Settings, **scope: str | None
 ) -> None:
     """Switch a key or a merchant to `translate`, `forward` or `compare`.
 
@@ -59,11 +49,10 @@ def switch_keys(
     The group `batches` includes payments, quotes, summaries and starts. A batch stays with the
     service that created it, whatever the mode.
     """
-    if (key is None) == (merchant is None):
+    if (scope["key"] is None) == (scope["merchant"] is None):
         raise click.UsageError("give either --key NAME or --merchant NAME")
-    scope = {"key": key, "merchant": merchant, "environment": environment}
     plan = run_with_store(
-        settings, lambda store: plan_switch(store, settings, mode, groups or GROUPS, **scope)
+        settings, lambda store: plan_switch(store, settings, mode, group or GROUPS, **scope)
     )
     # On stderr with the prompt: stdout has only the result.
     for line in (f"Switch {plan.subject} to {mode}:", *plan.effects):
@@ -88,41 +77,28 @@ def list_switched_keys(*, as_json: bool, settings: Settings) -> None:
     Also shows how many batches of each merchant stay at the legacy service, which created them.
     """
     status = run_with_store(settings, load_switch_status)
-    if as_json:
-        print_json(_build_status_json(status))
-        return
-    if not status.switches:
-        click.echo("No mode is set: every request is translated.")
-        return
     rows = [
-        [*each.tenant, each.key or "every key", each.group, each.mode, format_time(each.since)]
+        {**each.tenant._asdict(), "key": each.key or None, "group": each.group, "mode": each.mode}
+        | {"since": format_time(each.since)}
         for each in status.switches
     ]
-    print_table(["merchant", "environment", "key", "group", "mode", "since"], rows)
+    if as_json:
+        begun = status.begun.items()
+        # The names of some JSON keys are older than those in the code; scripts read them.
+        report = {
+            "modes": rows,
+            "begun_at_legacy": [{**tenant._asdict(), "batches": count} for tenant, count in begun],
+            "acts": list(map(build_audit_event_json, status.events)),
+        }
+        print_json(report)
+        return
+    if not rows:
+        click.echo("No mode is set: every request is translated.")
+        return
+    print_table([*rows[0]], [[value or "every key" for value in row.values()] for row in rows])
     for tenant, batch_count in status.begun.items():
         click.echo(
             f"\n{tenant}: batches that stay at the legacy service, which created them: {batch_count}."
         )
     click.echo("")
     print_audit_events(status.events)
-
-
-def _build_status_json(status: SwitchStatus) -> dict[str, Any]:
-    return {
-        "modes": [
-            {
-                **switch.tenant._asdict(),
-                "key": switch.key or None,
-                "group": switch.group,
-                "mode": switch.mode,
-                "since": format_time(switch.since),
-            }
-            for switch in status.switches
-        ],
-        # The names of some JSON keys are older than those in the code; scripts read them.
-        "begun_at_legacy": [
-            {**tenant._asdict(), "batches": batch_count}
-            for tenant, batch_count in status.begun.items()
-        ],
-        "acts": list(map(build_audit_event_json, status.events)),
-    }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,10 +40,6 @@ class FullHelpGroup(click.Group):
 
 def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2))
-
-
-def format_time(time: datetime | None) -> str:
-    return f"{time:%Y-%m-%dT%H:%M:%SZ}" if time else "-"
 
 
 def require_confirmation(question: str, *, yes: bool) -> None:

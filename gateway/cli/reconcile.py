@@ -104,11 +104,9 @@ def _build_result_json(result: ReconcileResult) -> dict[str, Any]:
 def _build_finding_json(finding: Finding) -> dict[str, Any]:
     return {
         **finding.owner._asdict(),
-        "kind": finding.kind,
-        "id": finding.id,
-        "upstream": finding.upstream,
-        "alert": finding.alert,
-        "recorded": finding.recorded,
+        **{
+            name: getattr(finding, name) for name in ("kind", "id", "upstream", "alert", "recorded")
+        },
         "says": finding.description,
         "what_to_do": finding.advice,
     }
@@ -150,13 +148,8 @@ def _print_reconcile_result(result: ReconcileResult) -> None:
         totals["unreadable"] += len(report.unreadable_objects)
         counts = ", ".join(f"{kind} {count}" for kind, count in totals.items() if count) or "none"
         click.echo(f"Findings: {counts}{f'; {len(notes)} for information' if notes else ''}.")
-    compared = [
-        f"{name}: {report.counts[kind]}"
-        for kind, name in COUNT_LABELS.items()
-        if kind in report.counts
-    ]
-    text = ", ".join(compared)
-    if text:
+    labels = [(label, report.counts.get(kind)) for kind, label in COUNT_LABELS.items()]
+    if text := ", ".join(f"{label}: {count}" for label, count in labels if count is not None):
         click.echo(f"Compared. {text[:1].upper()}{text[1:]}.")
     else:
         click.echo(NOTHING_READABLE if report.unreadable_objects else NOTHING_COMPARED)

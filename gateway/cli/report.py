@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 
-from gateway.cli.options import FullHelpGroup, config_option, format_time, json_option, print_json
+from gateway.cli.options import FullHelpGroup, config_option, json_option, print_json
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
-from gateway.observability.plurals import pluralize
+from gateway.observability.plurals import format_time, pluralize
 from gateway.operator.interruptions import require_known_merchant
 from gateway.operator.usage import group_usage_by_key, map_operations_to_replacement_calls
 from gateway.storage import Store
 from gateway.storage.request_counts import UsageSummary, load_usage_summaries
-
-COLUMNS = (
-    "merchant",
-    "environment",
-    "key",
-    "operation",
-    "requests",
-    "refused",
-    "failed",
-    "error_rate",
-    "first_at",
-    "last_at",
-)
 
 
 @click.group(cls=FullHelpGroup)
@@ -53,47 +40,41 @@ def show_usage(
 
     async def load_rows(store: Store) -> list[UsageSummary]:
         # "No requests" of a misspelt name would look like a merchant that has migrated.
-        await require_known_merchant(store, merchant or "")
+        await require_known_merchant(store, merchant)
         used = await load_usage_summaries(store, since)
         return [row for row in used if merchant in (None, row.merchant)]
 
     rows = run_with_store(settings, load_rows)
     if as_json:
-        print_json({"since": _format_value(since), "keys": _build_key_usage_json(rows)})
+        print_json({"since": str(since or ""), "keys": _build_key_usage_json(rows)})
     elif not rows:
         click.echo("No requests were counted.")
     else:
         _print_usage(rows)
 
 
-def _build_usage_row(usage_row: UsageSummary) -> list[str]:
-    return [_format_value(getattr(usage_row, name)) or "-" for name in COLUMNS]
+def _format_value(value: object) -> str:
+    return format_time(value) if isinstance(value, datetime) else str(value)
 
 
 def _build_total_row(rows: Sequence[UsageSummary]) -> list[str]:
-    counts = [sum(getattr(row, name) for row in rows) for name in ("requests", "refused", "failed")]
-    rate = round((counts[1] + counts[2]) / counts[0], 4) if counts[0] else 0.0
-    operations = pluralize(len({row.operation for row in rows if row.operation}), "operation")
-    keys = pluralize(
-        len({(row.merchant, row.environment, row.key) for row in rows if row.key}), "key"
+    requests, refused, failed = (
+        sum(getattr(row, name) for row in rows) for name in ("requests", "refused", "failed")
     )
-    first_at = min((row.first_at for row in rows if row.first_at), default=None)
-    last_at = max((row.last_at for row in rows if row.last_at), default=None)
-    times = [_format_value(first_at), _format_value(last_at)]
-    return ["total", "", keys, operations, *map(str, counts), str(rate), *times]
-
-
-def _format_value(value: object) -> str:
-    if isinstance(value, datetime):
-        return format_time(value)
-    return "" if value is None else str(value)
+    operations = {row.operation for row in rows if row.operation}
+    keys = {row[:3] for row in rows if row.key}
+    labels = ["total", "", pluralize(len(keys), "key"), pluralize(len(operations), "operation")]
+    rate = round((refused + failed) / requests, 4) if requests else 0.0
+    times = min(row.first_at for row in rows), max(row.last_at for row in rows)
+    return [*labels, *map(_format_value, (requests, refused, failed, rate, *times))]
 
 
 def _print_usage(rows: list[UsageSummary]) -> None:
     # Each key's most used operations first; a stable sort keeps the keys together.
     rows = sorted(rows, key=lambda row: (row.merchant, row.environment, row.key, -row.requests))
-    headers = [name.removesuffix("_at") for name in COLUMNS]
-    print_table(headers, [*map(_build_usage_row, rows), _build_total_row(rows)])
+    headers = [name.removesuffix("_at") for name in UsageSummary._fields]
+    lines = [[_format_value(value) or "-" for value in row] for row in rows]
+    print_table(headers, [*lines, _build_total_row(rows)])
     replacement_calls = map_operations_to_replacement_calls()
     if any(not row.key for row in rows):
         click.echo("\n- as merchant, environment and key: requests without a known API key;")
@@ -112,18 +93,17 @@ def _build_key_usage_json(rows: Iterable[UsageSummary]) -> list[dict[str, Any]]:
     replacement_calls = map_operations_to_replacement_calls()
     return [
         {
-            "merchant": key.owner.merchant,
-            "environment": key.owner.environment,
+            **key.owner._asdict(),
             "key": key.key,
-            "operations": [_build_operation_json(row, replacement_calls) for row in key.operations],
+            "operations": [
+                {
+                    **{name: getattr(row, name) for name in UsageSummary._fields[3:]},
+                    "first_at": format_time(row.first_at),
+                    "last_at": format_time(row.last_at),
+                    "becomes": replacement_calls.get(row.operation, []),
+                }
+                for row in key.operations
+            ],
         }
         for key in group_usage_by_key(rows)
     ]
-
-
-def _build_operation_json(
-    usage_row: UsageSummary, replacement_calls: Mapping[str, Sequence[str]]
-) -> dict[str, Any]:
-    counts = {name: getattr(usage_row, name) for name in COLUMNS[3:8]}
-    times = {name: _format_value(getattr(usage_row, name)) for name in COLUMNS[8:]}
-    return {**counts, **times, "becomes": replacement_calls.get(usage_row.operation, [])}

@@ -11,7 +11,6 @@ from gateway.cli.freeze import build_audit_event_json
 from gateway.cli.options import (
     config_option,
     environment_option,
-    format_time,
     json_option,
     merchant_option,
     print_json,
@@ -19,6 +18,8 @@ from gateway.cli.options import (
 )
 from gateway.cli.output import run_with_store
 from gateway.config.settings import Settings
+from gateway.observability.plurals import format_time
+from gateway.operator.interruptions import require_known_merchant
 from gateway.operator.object_trace import (
     ObjectTrace,
     find_object_tenants,
@@ -53,9 +54,11 @@ def trace(
     """
 
     async def load_trace(store: Store) -> ObjectTrace:
+        await require_known_merchant(store, merchant)
         tenants = await find_object_tenants(store, id_)
+        others = f"the id is known only of {', '.join(map(str, tenants))}"
         # Two merchants may have objects with the same id; their records must not be mixed.
-        tenant = select_tenant(tenants, merchant, environment, UNKNOWN_ID)
+        tenant = select_tenant(tenants, merchant, environment, others if tenants else UNKNOWN_ID)
         return await trace_object(store, tenant, id_)
 
     object_trace = run_with_store(settings, load_trace)
@@ -68,7 +71,7 @@ def trace(
 def _build_trace_json(object_trace: ObjectTrace) -> dict[str, Any]:
     return {
         **object_trace.owner._asdict(),
-        "names": [{"id": name.id, "what": name.description} for name in object_trace.known_ids],
+        "names": [each._asdict() for each in object_trace.known_ids],
         # Decimals and dates become text, because `print_json` cannot encode them.
         "facts": json.loads(json.dumps(object_trace.facts, default=str)),
         "payments": object_trace.payments,

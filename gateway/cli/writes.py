@@ -10,7 +10,6 @@ from gateway.admin.port import build_admin_url, fetch_faults
 from gateway.cli.options import (
     FullHelpGroup,
     config_option,
-    format_time,
     json_option,
     print_json,
     require_confirmation,
@@ -18,6 +17,7 @@ from gateway.cli.options import (
 )
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
+from gateway.observability.plurals import format_time
 from gateway.operator.in_doubt_writes import (
     WriteInDoubt,
     advise_to_wait,
@@ -76,8 +76,7 @@ def _build_write_json(in_doubt: WriteInDoubt) -> dict[str, Any]:
     record, write = in_doubt.record, in_doubt.write
     return {
         "write": in_doubt.id,
-        "merchant": record.tenant.merchant,
-        "environment": record.tenant.environment,
+        **record.tenant._asdict(),
         "operation": record.operation,
         "key": record.key_name,
         "request_id": record.request_id,
@@ -118,17 +117,16 @@ def _describe_recorded_outcome(verdict: str) -> str:
     is_flag=True,
     help="The service did not carry it out; the request may be sent again.",
 )
-@click.option("--made", metavar="ID", help="The service carried it out and created this object.")
+@click.option(
+    "--made",
+    metavar="ID",
+    default="",
+    help="The service carried it out and created this object.",
+)
 @yes_option
 @config_option
 def settle_write(
-    *,
-    write: str,
-    happened: bool,
-    did_not_happen: bool,
-    made: str | None,
-    yes: bool,
-    settings: Settings,
+    *, write: str, happened: bool, did_not_happen: bool, made: str, yes: bool, settings: Settings
 ) -> None:
     """Record the outcome of WRITE, an id that `writes unsettled` lists.
 
@@ -136,9 +134,9 @@ def settle_write(
     --happened, --did-not-happen and --made. A running gateway uses it within two seconds. If the
     gateway can see at the service that the write happened, that takes precedence.
     """
-    if [happened, did_not_happen, made is not None].count(True) != 1:
+    if [happened, did_not_happen, bool(made)].count(True) != 1:
         raise click.UsageError("give exactly one of --happened, --did-not-happen and --made ID")
-    verdict = (CONFIRMED if happened else ABSENT) if made is None else made
+    verdict = made or (CONFIRMED if happened else ABSENT)
     verdict_text = _describe_recorded_outcome(verdict)
 
     # Checked before the prompt, so that an impossible verdict fails without a question.
@@ -197,9 +195,12 @@ def print_superseded_batches(*, as_json: bool, settings: Settings) -> None:
         click.echo("There are no superseded batches.")
     else:
         headers = ["merchant", "environment", "batch", "superseded at the service", "since"]
-        print_table(
-            [*headers, "what to do"], [_build_superseded_batch_row(record) for record in superseded]
-        )
+        rows = [
+            [*each.tenant, batch, upstream_id, format_time(each.since), each.advice]
+            for each in superseded
+            for batch, upstream_id in [(each.batch_id or "-", each.upstream_id or "may exist")]
+        ]
+        print_table([*headers, "what to do"], rows)
 
 
 def _build_superseded_batch_json(record: SupersededBatch) -> dict[str, Any]:
@@ -212,13 +213,3 @@ def _build_superseded_batch_json(record: SupersededBatch) -> dict[str, Any]:
         "deleted": record.is_deleted,
         "what_to_do": record.advice,
     }
-
-
-def _build_superseded_batch_row(record: SupersededBatch) -> list[str]:
-    return [
-        *record.tenant,
-        record.batch_id or "-",
-        record.upstream_id or "may exist",
-        format_time(record.since),
-        record.advice,
-    ]

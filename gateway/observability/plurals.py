@@ -1,8 +1,9 @@
-"""Formats counts with singular and plural nouns, and lists of names."""
+"""Formats counts with singular and plural nouns, lists of names, and times."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime
 
 MAX_NAMES = 3
 
@@ -16,3 +17,7 @@ def join_names(names: Collection[str]) -> str:
     """Joins the first names in alphabetical order, and counts the rest: ``a, b, c and 2 more``."""
     shown = ", ".join(sorted(names)[:MAX_NAMES])
     return shown + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
+
+
+def format_time(time: datetime | None) -> str:
+    return f"{time:%Y-%m-%dT%H:%M:%SZ}" if time else "-"

@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
 from gateway.auth.keys import ApiKey
 from gateway.config.settings import Settings
+from gateway.operator import ActionRefused
 from gateway.operator.ledger_reconciliation import open_flow_executor
 from gateway.operator.legacy_reads import LegacyReader, LegacyReadFailed, ReadBudget
 from gateway.operator.mode_switches import IMPORT_RECORD
@@ -44,13 +45,12 @@ ProgressCallback = Callable[[int, int | None], None]
 """Called with the number of objects done, and None: their total is not known before the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnmappedObject:
+class UnmappedObject(NamedTuple):
     """An object that was not imported, and why. Contains no personal data."""
 
     kind: str
     id: str
-    reason: str
+    why: str
 
 
 @dataclass(slots=True)
@@ -69,9 +69,13 @@ class ImportReport:
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    dry_run: bool = False
+    """``is_moving_open_batches``: translates the requests of open batches that the legacy service
+    created, from now on.
+    """
+
+    requests_per_hour: int
+    is_dry_run: bool = False
     is_moving_open_batches: bool = False
-    """Translates the requests of open batches that the legacy service created, from now on."""
 
 
 class CutoverImport:
@@ -119,7 +123,7 @@ class CutoverImport:
         await self._save(CompareAndSet(*IMPORT_RECORD, {"at": self._store.clock().isoformat()}))
         missing_batches = await self._unmark_batches_missing_at_legacy()
         routing_marks = await self._ledger.load_facts_by_id(self._owner, ROUTING_KIND)
-        unmarked = self._report.moved_batches + missing_batches if self._options.dry_run else 0
+        unmarked = self._report.moved_batches + missing_batches if self._options.is_dry_run else 0
         # A dry run has removed no mark, so those it would remove are subtracted.
         self._report.remaining = len(routing_marks) - unmarked
         self._report.requests = self._reads.request_count
@@ -307,7 +311,7 @@ class CutoverImport:
             raise IdCollisionError(conflicting[0])
         differing_ids = {name: id_ for name, id_ in pairs.items() if name != id_}
         new_ids = {name: id_ for name, id_ in differing_ids.items() if names.get(name) != id_}
-        if self._options.dry_run:
+        if self._options.is_dry_run:
             self._dry_run_ids |= new_ids
         elif new_ids:
             await save_legacy_ids(self._store, self._owner, new_ids, imported=True)
@@ -316,28 +320,26 @@ class CutoverImport:
         )
 
     async def _save(self, record: CompareAndSet) -> None:
-        if not self._options.dry_run:
+        if not self._options.is_dry_run:
             await self._ledger.compare_and_set_all(self._owner, [record])
 
 
 @asynccontextmanager
 async def open_cutover(
-    settings: Settings,
-    store: Store,
-    key: ApiKey,
-    api_key: str,
-    *,
-    per_hour: int,
-    options: ImportOptions,
+    settings: Settings, store: Store, key: ApiKey, api_key: str, options: ImportOptions
 ) -> AsyncIterator[CutoverImport]:
-    """Opens an import run; a gateway may be running."""
-    environment = settings.environments.map_configured_environments_by_name()[key.environment]
-    origins = {key.environment: environment.legacy_base_url}
+    """Opens an import run; a gateway may be running. Raises ActionRefused without a legacy service."""
+    name = key.environment
+    url = settings.environments.map_legacy_base_urls_by_environment().get(name)
+    if not url:
+        raise ActionRefused(
+            f"environments.{name}.legacy_base_url is not set, so there is no legacy service to "
+            "import from"
+        )
+    breakers = create_circuit_breakers(settings)
     async with (
         open_flow_executor(settings, store) as executor,
-        open_passthrough_client(
-            settings, origins, create_circuit_breakers(settings)
-        ) as passthrough,
+        open_passthrough_client(settings, {name: url}, breakers) as passthrough,
     ):
-        reads = LegacyReader(passthrough, key.environment, api_key, ReadBudget(per_hour))
+        reads = LegacyReader(passthrough, name, api_key, ReadBudget(options.requests_per_hour))
         yield CutoverImport(store, executor, reads, key, options)

@@ -19,22 +19,24 @@ from gateway.storage.brownout_rows import Brownout
 from gateway.storage.freezes import WRITES_FROZEN, WRITES_UNFROZEN, Freeze, list_freezes
 from gateway.storage.request_counts import UsageSummary, load_usage_summaries
 
+UNKNOWN_MERCHANT = "no merchant has this name; `payout-gateway keys list` shows the merchants"
 
-async def resolve_freeze_scope(store: Store, merchant: str, environment: str) -> Tenant:
-    """Returns the tenant to freeze; an empty name means all. Raises ActionRefused for an unknown
+
+async def resolve_freeze_scope(
+    store: Store, merchant: str | None, environment: str | None
+) -> Tenant:
+    """Returns the tenant to freeze; no name means all. Raises ActionRefused for an unknown
     merchant, because the freeze would silently have no effect.
     """
     await require_known_merchant(store, merchant)
-    return Tenant(merchant, environment)
+    return Tenant(merchant or "", environment or "")
 
 
-async def require_known_merchant(store: Store, merchant: str) -> None:
-    """Raises ActionRefused if no merchant has this name; an empty name means all."""
+async def require_known_merchant(store: Store, merchant: str | None) -> None:
+    """Raises ActionRefused if no merchant has this name; no name means all."""
     merchants = {owner.merchant for owner in await load_tenants_with_credentials(store)}
     if merchant and merchant not in merchants:
-        raise ActionRefused(
-            "no merchant has this name; `payout-gateway keys list` shows the merchants"
-        )
+        raise ActionRefused(UNKNOWN_MERCHANT)
 
 
 def format_unfreeze_command(scope: Tenant) -> str:
@@ -63,9 +65,7 @@ def resolve_window_key(window: Brownout, keys: Iterable[ListedKey]) -> Brownout:
     """
     merchant_keys = [key for key in keys if window.merchant in ("", key.merchant)]
     if window.merchant and not merchant_keys:
-        raise ActionRefused(
-            "--merchant: no merchant has this name; `payout-gateway keys list` shows the merchants"
-        )
+        raise ActionRefused(f"--merchant: {UNKNOWN_MERCHANT}")
     if not window.key:
         return window
     matches = find_keys_by_name_or_prefix(merchant_keys, window.key)

@@ -11,11 +11,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Table, or_, select
 
+from gateway.observability.plurals import format_time
 from gateway.operator.in_doubt_writes import format_write_id
 from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import AuditEvent, describe_scope, list_audit_events
@@ -36,24 +36,12 @@ from gateway.writes.states import (
     describe_write_state,
 )
 
-SHOWN_FACTS: Mapping[str, tuple[str, ...]] = {
-    "batch": (
-        "phase",
-        "version",
-        "upstream",
-        "abandoned",
-        "elsewhere",
-        "is_new",
-        "imported",
-        "since",
-        "started",
-        "currency",
-        "createdAt",
-        "updatedAt",
-    ),
-    "recipient": ("status", "deleted", "still_there", "autoswitch", "holdup"),
-    "alias": ("id", "batch", "abandoned", "gone", "started"),
-    "begun": ("at",),
+SHOWN_FACTS = {
+    "batch": "phase version upstream abandoned elsewhere is_new imported since started currency "
+    "createdAt updatedAt",
+    "recipient": "status deleted still_there autoswitch holdup",
+    "alias": "id batch abandoned gone started",
+    "begun": "at",
 }
 """The facts to show, by kind of object. None is personal data."""
 
@@ -62,16 +50,13 @@ ORIGINAL_ID = "the original id"
 SERVICE_ID = "the service's id"
 SUBMITTED_ID = "the service's id, created from a draft"
 SUPERSEDED_ID = "the service's id, superseded: must never be started"
-REQUEST_ID = "a request"
-NAMED_BY_REQUEST = "named or created by that request"
 
 
-@dataclass(frozen=True, slots=True)
-class KnownId:
+class KnownId(NamedTuple):
     """One id of an object, and what kind of id it is."""
 
     id: str
-    description: str
+    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,18 +135,20 @@ async def trace_object(store: Store, owner: Tenant, id_: str) -> ObjectTrace:
 
 def _list_known_ids_of_requests(records: Sequence[OperationRecord]) -> list[KnownId]:
     """Returns descriptions of the requests and for the objects that they concern."""
-    objects = dict.fromkeys(object_ for record in records for object_ in record.object_ids)
-    known_ids = [
-        KnownId(id_, REQUEST_ID) for id_ in dict.fromkeys(record.request_id for record in records)
+    known_ids = [KnownId(record.request_id, "a request") for record in records]
+    known_ids += [
+        KnownId(object_id, "named or created by that request")
+        for record in records
+        for object_id in record.object_ids
     ]
-    return known_ids + [KnownId(object_, NAMED_BY_REQUEST) for object_ in objects]
+    return list(dict.fromkeys(known_ids))
 
 
 async def _find_known_ids(
     store: Store, ledger: ObjectStateStore, owner: Tenant, id_: str
 ) -> list[KnownId]:
     """Returns every id of the object, found by following its known ids transitively."""
-    ids_by_name: dict[tuple[str, str], KnownId] = {}
+    known_ids: dict[KnownId, None] = {}
     pending, seen_ids = [id_], set[str]()
     # An edited batch has a chain of ids, one per submission: follow them in both directions.
     while pending:
@@ -169,14 +156,14 @@ async def _find_known_ids(
         if current_id in seen_ids:
             continue
         seen_ids.add(current_id)
-        for name in await _find_related_ids(store, ledger, owner, current_id):
-            ids_by_name[name.id, name.description] = name
-            pending.append(name.id)
-    for known_id, description in [*ids_by_name]:
+        related_ids = await _find_related_ids(store, ledger, owner, current_id)
+        known_ids |= dict.fromkeys(related_ids)
+        pending += [each.id for each in related_ids]
+    for each in [*known_ids]:
         # The more specific description replaces the general one.
-        if description in (SUBMITTED_ID, SUPERSEDED_ID):
-            ids_by_name.pop((known_id, SERVICE_ID), None)
-    return list(ids_by_name.values()) or [KnownId(id_, "the given id")]
+        if each.what in (SUBMITTED_ID, SUPERSEDED_ID):
+            known_ids.pop(KnownId(each.id, SERVICE_ID), None)
+    return list(known_ids) or [KnownId(id_, "the given id")]
 
 
 async def _find_related_ids(
@@ -190,10 +177,11 @@ async def _find_related_ids(
     if alias.get("batch"):
         known_ids.append(KnownId(id_, f"a payment of batch {alias['batch']}"))
     if alias.get("abandoned"):
-        superseding_batches = await _find_superseding_batches(ledger, owner, id_)
+        known_ids.append(KnownId(id_, SUPERSEDED_ID))
         known_ids += [
-            KnownId(id_, SUPERSEDED_ID),
-            *(KnownId(batch_id, ORIGINAL_ID) for batch_id in superseding_batches),
+            KnownId(batch_id, ORIGINAL_ID)
+            for batch_id, facts in (await ledger.load_facts_by_id(owner, "batch")).items()
+            if id_ in facts.get("abandoned", [])
         ]
     batch = await ledger.load(owner, "batch", id_)
     if (upstream := batch.get("upstream")) and upstream != id_:
@@ -214,14 +202,6 @@ async def _load_legacy_and_service_ids(store: Store, owner: Tenant, id_: str) ->
     return known_ids
 
 
-async def _find_superseding_batches(
-    ledger: ObjectStateStore, owner: Tenant, upstream: str
-) -> list[str]:
-    """Returns the batches that superseded this batch of the service."""
-    batches = await ledger.load_facts_by_id(owner, "batch")
-    return [id_ for id_, facts in batches.items() if upstream in facts.get("abandoned", [])]
-
-
 async def _load_shown_facts_by_object(
     ledger: ObjectStateStore, owner: Tenant, object_ids: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
@@ -229,7 +209,9 @@ async def _load_shown_facts_by_object(
     for id_ in object_ids:
         for kind, names in SHOWN_FACTS.items():
             facts = await ledger.load(owner, kind, id_)
-            if shown_facts := {name: facts[name] for name in names if facts.get(name) is not None}:
+            if shown_facts := {
+                name: facts[name] for name in names.split() if facts.get(name) is not None
+            }:
                 facts_by_object[f"{kind} {id_}"] = shown_facts
     return facts_by_object
 
@@ -267,8 +249,8 @@ STATE_WORDS = {
 def format_trace(object_trace: ObjectTrace) -> list[str]:
     lines = [f"{object_trace.owner}", ""]
     descriptions: dict[str, list[str]] = {}
-    for name in object_trace.known_ids:
-        descriptions.setdefault(name.id, []).append(name.description)
+    for id_, what in object_trace.known_ids:
+        descriptions.setdefault(id_, []).append(what)
     lines += [f"  {id_}  {'; '.join(texts)}" for id_, texts in descriptions.items()]
     for object_name, facts in object_trace.facts.items():
         values = ", ".join(f"{name} {_format_fact(value)}" for name, value in facts.items())
@@ -376,7 +358,3 @@ def measure_resolution_seconds(write: Write) -> float | None:
     if write.resolved_at is None:
         return None
     return round((write.resolved_at - write.recorded_at).total_seconds(), 3)
-
-
-def format_time(time: datetime) -> str:
-    return f"{time:%Y-%m-%dT%H:%M:%SZ}"

@@ -289,8 +289,10 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
     ]
 
     async def record_erasure(tx: Transaction) -> None:
+        # Also if nothing is stored: processes may have the recipient in their caches.
         await increment_change_count(tx, build_erasure_count_name(owner))
-        await record_audit_event(store, tx, RECIPIENT_ERASED, owner)
+        if payment_counts or any(fact_counts):
+            await record_audit_event(store, tx, RECIPIENT_ERASED, owner)
 
     # Last: if a step above fails, the audit log must not say that the data was erased.
     await store.write(record_erasure)

@@ -354,6 +354,11 @@ async def test_id_of_two_merchants_requires_merchant(tmp_path: Path) -> None:
             )
             == []
         )
+        result = await operated_gateway.run_command("trace", batch, "--merchant", "nobody", code=2)
+        assert "no merchant has this name" in result.stderr
+        live = ("--merchant", "demo", "--environment", "live")
+        result = await operated_gateway.run_command("trace", batch, *live, code=2)
+        assert "the id is known only of demo sandbox, other sandbox" in result.stderr
 
 
 async def test_unknown_id_is_an_error(tmp_path: Path) -> None:
