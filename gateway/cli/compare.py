@@ -14,23 +14,7 @@ from typing import Any, Literal
 
 import click
 
-from gateway.cli import CommandError
-from gateway.cli.options import (
-    FILE,
-    FullHelpGroup,
-    config_option,
-    json_option,
-    print_json,
-    require_confirmation,
-    yes_option,
-)
-from gateway.cli.output import (
-    escape_control_characters,
-    print_table,
-    run_to_completion,
-    run_with_store,
-    show_progress,
-)
+from gateway.cli import CommandError, options, output
 from gateway.compare.endpoints import Side
 from gateway.compare.findings import Entry, Findings
 from gateway.compare.id_map import IdMap
@@ -38,7 +22,7 @@ from gateway.compare.inputs import load_inputs, read_input_text
 from gateway.compare.masking import Redactor
 from gateway.compare.report import Report, build_report, redact_api_keys, render_report_page
 from gateway.compare.requests import InputError
-from gateway.compare.rules import Rule, Rules, parse_rules
+from gateway.compare.rules import BUILT_IN, Rule, Rules, parse_rules
 from gateway.compare.run import Run
 from gateway.config.settings import Settings
 from gateway.observability.plurals import format_time, pluralize
@@ -58,7 +42,7 @@ MAX_DIFFERENCES = 20
 STANDARD_OUTPUT = Path("-")
 
 _url_option = partial(click.option, required=True, metavar="URL")
-_file_option = partial(click.option, type=FILE, metavar="FILE")
+_file_option = partial(click.option, type=options.FILE, metavar="FILE")
 _switch = partial(click.option, is_flag=True)
 
 UNKNOWN_OBJECT_HINT = (
@@ -67,7 +51,7 @@ UNKNOWN_OBJECT_HINT = (
 )
 
 
-class _CompareGroup(FullHelpGroup):
+class _CompareGroup(options.FullHelpGroup):
     """Runs the comparison if the first argument is not a subcommand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -88,7 +72,7 @@ def compare() -> None:
 
 
 @compare.command("run")
-@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=FILE)
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=options.FILE)
 @_url_option("--control", help="The reference service: the legacy one.")
 @_url_option("--candidate", help="The service to compare with it: a gateway.")
 @_switch("--allow-writes", help="Also send writes, to both sides. They really happen.")
@@ -131,9 +115,10 @@ def run_comparison(
     # From the environment: arguments are visible in process lists.
     keys = (_read_api_key("CONTROL_API_KEY"), _read_api_key("CANDIDATE_API_KEY"))
     redactor = Redactor(keys, show_values)
+    rules = _load_rules(rules_files, redactor)
     try:
         run = Run(
-            load_inputs(inputs, load_rules(rules_files)),
+            load_inputs(inputs, rules),
             Side("control", control, keys[0]),
             Side("candidate", candidate, keys[1]),
             findings=Findings(redactor),
@@ -162,8 +147,8 @@ def _run_and_write_reports(run: Run, json_file: Path | None, html_file: Path | N
         _open_report_writer(json_file, private=redactor.is_unmasked) as write_json,
         _open_report_writer(html_file, private=redactor.is_unmasked) as write_html,
     ):
-        with show_progress("Comparing") as run.progress:
-            run_to_completion(run.execute())
+        with output.show_progress("Comparing") as run.progress:
+            output.run_to_completion(run.execute())
         # Once more for the whole report, because file names and titles are not masked one by one.
         report = redact_api_keys(build_report(run), redactor)
         write_json(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
@@ -172,11 +157,14 @@ def _run_and_write_reports(run: Run, json_file: Path | None, html_file: Path | N
     return report
 
 
-def load_rules(files: tuple[Path, ...]) -> Rules:
-    """Loads the built-in rules and those of files; raises InputError."""
+def _load_rules(files: tuple[Path, ...], redactor: Redactor) -> Rules:
+    """Loads the built-in rules and those of files; raises CommandError."""
     rules = Rules()
-    for path in files:
-        rules = rules.combine(parse_rules(read_input_text(path), str(path)))
+    try:
+        for path in files:
+            rules = rules.combine(parse_rules(read_input_text(path), str(path)))
+    except InputError as error:
+        raise CommandError(redactor.remove_api_keys(str(error))) from None
     return rules
 
 
@@ -230,11 +218,13 @@ def _print_report(report: Report) -> None:
     if report["operations"]:
         heads = ["operation", "responses", "equal", "different", "status of control/candidate"]
         click.echo()
-        print_table(heads, [_build_operation_row(row) for row in report["operations"]])
+        output.print_table(heads, [_build_operation_row(row) for row in report["operations"]])
     if differences := report["differences"]:
         heads = ["difference", "operation", "where", "responses", "control", "candidate"]
         click.echo()
-        print_table(heads, [_build_difference_row(row) for row in differences[:MAX_DIFFERENCES]])
+        output.print_table(
+            heads, [_build_difference_row(row) for row in differences[:MAX_DIFFERENCES]]
+        )
         if len(differences) > MAX_DIFFERENCES:
             more = len(differences) - MAX_DIFFERENCES
             click.echo(f"… and {more} more; --html and --json show all")
@@ -244,7 +234,7 @@ def _print_report(report: Report) -> None:
     if report["remarks"]:
         click.echo()
     for remark in report["remarks"]:
-        click.echo(escape_control_characters(f"- {remark}"))
+        click.echo(output.escape_control_characters(f"- {remark}"))
     if report["result"] != "could not run":
         click.echo(f"\n{report['sentence']}")
 
@@ -254,7 +244,7 @@ def _print_uncompared(title: str, steps: list[Entry]) -> None:
         click.echo(f"\n{title}:")
     for step in steps[:MAX_SKIPPED]:
         line = f"{step['input']} {step['step']}: {step['request']}: {step['why']}"
-        click.echo(escape_control_characters(f"  {line}"))
+        click.echo(output.escape_control_characters(f"  {line}"))
     if len(steps) > MAX_SKIPPED:
         click.echo(f"  … and {len(steps) - MAX_SKIPPED} more")
 
@@ -288,16 +278,16 @@ run_comparison.context_class = _GroupContext
 @click.option(
     "--rules",
     "rules_files",
-    type=FILE,
+    type=options.FILE,
     multiple=True,
     metavar="FILE",
     help="Differences to ignore, with the reason for each (TOML). Only `ignore` and "
     "`present` rules apply, because only masked values are stored.",
 )
 @click.option("--forget", is_flag=True, help="Reset the statistics of --key.")
-@yes_option
-@json_option
-@config_option
+@options.yes_option
+@options.json_option
+@options.config_option
 def show_shadow_comparison_report(
     *,
     name: str | None,
@@ -316,13 +306,15 @@ def show_shadow_comparison_report(
     if forget:
         if name is None:
             raise click.UsageError("--forget requires --key NAME")
-        require_confirmation(f"Reset the comparison statistics of key {name}?", yes=yes)
-    rules = _load_rules(rules_files)
+        options.require_confirmation(f"Reset the comparison statistics of key {name}?", yes=yes)
+    # Of the files only: the built-in rules were applied when the answers were compared.
+    rules = [rule for rule in _load_rules(rules_files, Redactor()).rules if rule.origin != BUILT_IN]
+    rules = [rule for rule in rules if rule.kind in VALUE_FREE_RULE_KINDS]
     readiness = _load_or_reset_key_readiness(settings, name, rules, forget=forget)
     if name and not readiness and not forget:
         raise CommandError(_NOTHING_COMPARED)
     if as_json:
-        print_json({"keys": [*map(_build_key_readiness_json, readiness)]})
+        options.print_json({"keys": [*map(_build_key_readiness_json, readiness)]})
     elif forget:
         click.echo(
             f"Reset the comparison statistics of key {name}; new requests are counted from zero."
@@ -340,17 +332,6 @@ def show_shadow_comparison_report(
 _NOTHING_COMPARED = "nothing was compared for a key of this name; `payout-gateway modes list` shows the keys in mode compare"
 
 
-def _load_rules(files: tuple[Path, ...]) -> list[Rule]:
-    try:
-        rules = load_rules(files).rules
-    except InputError as unusable:
-        raise CommandError(str(unusable)) from None
-    # Of the files only: the built-in rules were applied when the answers were compared.
-    return [
-        rule for rule in rules if rule.origin != "built in" and rule.kind in VALUE_FREE_RULE_KINDS
-    ]
-
-
 def _load_or_reset_key_readiness(
     settings: Settings, name: str | None, rules: list[Rule], *, forget: bool
 ) -> list[KeyReadiness]:
@@ -366,7 +347,7 @@ def _load_or_reset_key_readiness(
             await delete_comparison_tallies_of_key(store, tenant, str(name))
         return []
 
-    return run_with_store(settings, load_or_reset)
+    return output.run_with_store(settings, load_or_reset)
 
 
 # Output
@@ -411,7 +392,7 @@ def _print_key_readiness(readiness: KeyReadiness) -> None:
         [name, *(str(getattr(tally, count)) for count in _COUNTS)]
         for name, tally in readiness.operations.items()
     ]
-    print_table(["operation", "compared", "different", "not comparable", "dropped"], rows)
+    output.print_table(["operation", "compared", "different", "not comparable", "dropped"], rows)
     click.echo("")
     for difference in readiness.differences:
         reason = f"; ignored: {difference.why}" if difference.why else ""

@@ -31,16 +31,6 @@ class Tally:
     statuses: Counter[tuple[int, int]] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True, slots=True)
-class NotCompared:
-    """A step that was not compared. ``is_write_withheld``: it is a write, or needs the result of one,
-    and writes were not allowed.
-    """
-
-    entry: Entry
-    is_write_withheld: bool = False
-
-
 @dataclass(slots=True)
 class Findings:
     """Collects findings step by step, with at most ``max_examples`` examples each.
@@ -53,9 +43,11 @@ class Findings:
     tallies: dict[RequestedOperation, Tally] = field(default_factory=dict)
     found_by_key: dict[_FindingKey, Entry] = field(default_factory=dict)
     rule_uses: Counter[Rule] = field(default_factory=Counter)
-    not_sent: list[NotCompared] = field(default_factory=list)
-    skipped: list[NotCompared] = field(default_factory=list)
-    failed: list[NotCompared] = field(default_factory=list)
+    not_sent: list[Entry] = field(default_factory=list)
+    skipped: list[Entry] = field(default_factory=list)
+    failed: list[Entry] = field(default_factory=list)
+    needing_writes: int = 0
+    """How many were skipped because they need the result of a write that was not sent."""
 
     def record_comparison(
         self,

@@ -48,23 +48,18 @@ def build_report(run: Run) -> Report:
         "control": _build_side_entry(run.control),
         "candidate": _build_side_entry(run.candidate),
         "inputs": [
-            {
-                "name": input_file.name,
-                "kind": input_file.kind,
-                "title": input_file.title,
-                "steps": len(input_file.steps),
-                "left_out": dict(input_file.omitted_counts),
-            }
-            for input_file in run.inputs
+            {"name": each.name, "kind": each.kind, "title": each.title}
+            | {"steps": len(each.steps), "left_out": dict(each.omitted_counts)}
+            for each in run.inputs
         ],
         "writes": "sent" if run.allow_writes else "not sent",
         "values": "shown" if findings.redactor.is_unmasked else "masked",
         "counts": counts,
         "operations": _build_operation_entries(findings),
         "differences": differences,
-        "not_sent": [not_compared.entry for not_compared in findings.not_sent],
-        "skipped": [not_compared.entry for not_compared in findings.skipped],
-        "failed": [not_compared.entry for not_compared in findings.failed],
+        "not_sent": findings.not_sent,
+        "skipped": findings.skipped,
+        "failed": findings.failed,
         "ids": {
             "paired": run.id_map.count,
             "spelled_differently": run.id_map.different_pair_count,
@@ -78,14 +73,10 @@ def _decide_result(run: Run, counts: Mapping[str, int]) -> str:
     # A difference is a definite result, even if other steps failed.
     if counts["differences"]:
         return "different"
-    is_incomplete = run.stop_reason or counts["failed"] or _count_skipped(run)
+    lacking = counts["skipped"] - run.findings.needing_writes
+    is_incomplete = run.stop_reason or counts["failed"] or lacking
     # Never "equal" if something is missing: a pipeline would pass on an incomplete comparison.
     return "could not run" if is_incomplete or not counts["compared"] else "equal"
-
-
-def _count_skipped(run: Run) -> int:
-    """Counts the steps that lack a value for another reason than that writes were not allowed."""
-    return sum(not skipped_step.is_write_withheld for skipped_step in run.findings.skipped)
 
 
 def _build_result_sentence(run: Run, counts: Mapping[str, int], result: str) -> str:
@@ -107,17 +98,16 @@ def _build_remarks(run: Run, counts: Mapping[str, int]) -> Iterator[str]:
     """Yields what was left out."""
     if run.stop_reason and counts["compared"]:
         yield f"The comparison ended early: {run.stop_reason}."
-    skipped_count = _count_skipped(run)
+    dependents = ""
+    if count := run.findings.needing_writes:
+        need = "need" if count > 1 else "needs"
+        dependents = f", and {_format_count(count, 'step')} that {need} their results"
     if counts["not_sent"]:
-        dependent_count = counts["skipped"] - skipped_count
-        need = f"that {'need' if dependent_count > 1 else 'needs'} their results"
-        dependents = f", and {_format_count(dependent_count, 'step')} {need}"
-        dependents = dependents if dependent_count else ""
         yield f"Not sent: {_format_count(counts['not_sent'], 'write')}{dependents}. --allow-writes sends them to both sides."
     if counts["failed"]:
         yield f"No response: {_format_count(counts['failed'], 'step')}, from one side or both."
-    if skipped_count:
-        yield f"Skipped: {_format_count(skipped_count, 'step')}, for lack of a value from an earlier response."
+    if lacking := counts["skipped"] - run.findings.needing_writes:
+        yield f"Skipped: {_format_count(lacking, 'step')}, for lack of a value from an earlier response."
     for input_file in run.inputs:
         for reason, count in input_file.omitted_counts.items():
             yield f"Left out of {input_file.name}: {_format_count(count, 'entry', 'entries')}, {reason}."

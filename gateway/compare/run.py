@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
 from operator import getitem
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.compare.differences import Differ
 from gateway.compare.endpoints import (
@@ -26,7 +26,7 @@ from gateway.compare.endpoints import (
     OutgoingRequest,
     Side,
 )
-from gateway.compare.findings import Findings, NotCompared
+from gateway.compare.findings import Findings
 from gateway.compare.id_map import IdMap, is_same_id_kind
 from gateway.compare.paths import Path
 from gateway.compare.requests import ID_IN_TEXT, OBJECT_ID
@@ -54,18 +54,25 @@ class ComparisonStopped(Exception):
     """The comparison cannot continue; the message is the reason."""
 
 
+class _NotCompared(NamedTuple):
+    """Why a step is not compared. ``is_write_withheld``: it is a write, or needs the result of one,
+    and writes were not allowed.
+    """
+
+    reason: str
+    is_write_withheld: bool = False
+
+
 @dataclass(slots=True)
 class _CapturedValues:
     """Values that the steps of one input captured on each side, or why one is missing."""
 
     control: dict[str, Any] = field(default_factory=dict)
     candidate: dict[str, Any] = field(default_factory=dict)
-    missing: dict[str, tuple[str, bool]] = field(default_factory=dict)
-    """The reason by name, and whether that is because writes were not allowed."""
+    missing: dict[str, _NotCompared] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answers:
+class _Answers(NamedTuple):
     control: Answer
     candidate: Answer
 
@@ -119,9 +126,10 @@ class Run:
 
     async def _run_step(self, step: Step) -> None:
         result = await self._send_step(step)
-        if isinstance(result, _Answers) and _is_answer_of_control(result.candidate):
-            result = self._build_not_compared(step, ANSWERED_BY_CONTROL)
-        if isinstance(result, NotCompared):
+        if isinstance(result, _Answers):
+            answered_by = result.candidate.headers.get(ANSWERED_BY_HEADER.lower())
+            result = _NotCompared(ANSWERED_BY_CONTROL) if answered_by == LEGACY_SERVICE else result
+        if isinstance(result, _NotCompared):
             self._record_not_compared(step, result)
         else:
             self._check_api_key(step, result)
@@ -130,14 +138,12 @@ class Run:
 
     # Requests
 
-    async def _send_step(self, step: Step) -> _Answers | NotCompared:
+    async def _send_step(self, step: Step) -> _Answers | _NotCompared:
         captured = self._find_or_create_captured_values(step)
         if missing := sorted(step.placeholder_names & captured.missing.keys()):
-            return self._build_not_compared(step, *captured.missing[missing[0]])
+            return captured.missing[missing[0]]
         if not step.is_read and not self.allow_writes:
-            return self._build_not_compared(
-                step, "a write; --allow-writes sends writes", is_write_withheld=True
-            )
+            return _NotCompared("a write; --allow-writes sends writes", is_write_withheld=True)
         control = self._build_request(
             step, {OWN_VARIABLE: self.own_values[0], **captured.control}, str
         )
@@ -154,7 +160,7 @@ class Run:
             return _Answers(results[0], results[1])
         failures = zip((self.control, self.candidate), results, strict=True)
         reasons = [f"{side.name}: {result}" for side, result in failures if isinstance(result, str)]
-        return self._build_not_compared(step, "; ".join(reasons))
+        return _NotCompared("; ".join(reasons))
 
     async def _send_until_condition_met(
         self, side: Side, request: OutgoingRequest, step: Step
@@ -211,14 +217,22 @@ class Run:
         )
         self.findings.rule_uses.update(differ.rule_uses)
 
-    def _record_not_compared(self, step: Step, not_compared: NotCompared) -> None:
+    def _record_not_compared(self, step: Step, not_compared: _NotCompared) -> None:
         captured = self._find_or_create_captured_values(step)
+        entry = {
+            "input": step.source,
+            "step": step.number,
+            "name": step.name,
+            "request": self._format_request(step),
+            "why": not_compared.reason,
+        }
         if not step.placeholder_names.isdisjoint(captured.missing):
-            self.findings.skipped.append(not_compared)
+            self.findings.skipped.append(entry)
+            self.findings.needing_writes += not_compared.is_write_withheld
         elif not_compared.is_write_withheld:
-            self.findings.not_sent.append(not_compared)
+            self.findings.not_sent.append(entry)
         else:
-            self.findings.failed.append(not_compared)
+            self.findings.failed.append(entry)
         cause = (
             "is a write and was not sent" if not_compared.is_write_withheld else "was not compared"
         )
@@ -228,7 +242,8 @@ class Run:
                 captured.control[name] = captured.candidate[name] = capture.recorded_value
             else:
                 reason = f"needs the result of step {step.number}, which {cause}"
-                captured.missing.setdefault(name, (reason, not_compared.is_write_withheld))
+                missing = not_compared._replace(reason=reason)
+                captured.missing.setdefault(name, missing)
 
     def _capture_values(self, step: Step, answers: _Answers) -> None:
         captured = self._find_or_create_captured_values(step)
@@ -242,7 +257,7 @@ class Run:
                 if values[name] is None:
                     path = self.findings.redactor.redact_path(capture.path)
                     reason = f"needs {path} of step {step.number}, but the {answer.status} of {side} does not contain it"
-                    captured.missing.setdefault(name, (reason, False))
+                    captured.missing.setdefault(name, _NotCompared(reason))
 
     def _check_api_key(self, step: Step, answers: _Answers) -> None:
         """Stops if a side refuses its API key before it has accepted it once; raises ComparisonStopped.
@@ -268,18 +283,6 @@ class Run:
     def _find_or_create_captured_values(self, step: Step) -> _CapturedValues:
         return self._captured_by_source.setdefault(step.source, _CapturedValues())
 
-    def _build_not_compared(
-        self, step: Step, reason: str, is_write_withheld: bool = False
-    ) -> NotCompared:
-        entry = {
-            "input": step.source,
-            "step": step.number,
-            "name": step.name,
-            "request": self._format_request(step),
-            "why": reason,
-        }
-        return NotCompared(entry, is_write_withheld)
-
     def _format_request(self, step: Step) -> str:
         """Returns the redacted request line, with placeholders as in the input."""
         target = step.target.fill(_format_placeholder)
@@ -288,10 +291,6 @@ class Run:
 
 def _format_placeholder(placeholder: Placeholder) -> str:
     return placeholder.name if OBJECT_ID.fullmatch(placeholder.name) else f"${{{placeholder.name}}}"
-
-
-def _is_answer_of_control(answer: Answer) -> bool:
-    return answer.headers.get(ANSWERED_BY_HEADER.lower()) == LEGACY_SERVICE
 
 
 def _find_value_to_capture(step: Step, answer: Answer, capture: Capture) -> Any:
