@@ -8,9 +8,7 @@ from pathlib import Path
 import click
 
 from gateway.auth.key_rows import find_single_key, load_listed_keys
-from gateway.cli import CommandError
-from gateway.cli.options import FILE, config_option, require_confirmation, yes_option
-from gateway.cli.output import run_to_completion, run_with_store
+from gateway.cli import CommandError, options, output
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 from gateway.operator.retention import ErasureCounts, erase_recipient
@@ -21,7 +19,7 @@ from gateway.storage.store import load_schema_revision
 
 
 @click.command()
-@config_option
+@options.config_option
 def migrate(*, settings: Settings) -> None:
     """Create the database's tables, or bring them up to date for this version.
 
@@ -35,7 +33,7 @@ def migrate(*, settings: Settings) -> None:
         async with open_store(settings.state) as store:
             return old_revision, store.database.location
 
-    old_revision, location = run_to_completion(migrate_database(), "Migrating")
+    old_revision, location = output.run_to_completion(migrate_database(), "Migrating")
     revision = find_newest_revision()
     if old_revision == revision:
         click.echo(f"{location} is up to date (revision {revision}); nothing was changed")
@@ -46,8 +44,8 @@ def migrate(*, settings: Settings) -> None:
 
 
 @click.command()
-@click.argument("file", type=FILE)
-@config_option
+@click.argument("file", type=options.FILE)
+@options.config_option
 def backup(*, file: Path, settings: Settings) -> None:
     """Save the SQLite state and the key file to FILE. Gateways may keep running.
 
@@ -60,17 +58,17 @@ def backup(*, file: Path, settings: Settings) -> None:
     # Never overwritten: it may be the only backup.
     if file.exists():
         raise CommandError(f"{file} already exists; nothing was written. Choose another file name")
-    run_to_completion(save_backup(settings.state, file), "Saving")
+    output.run_to_completion(save_backup(settings.state, file), "Saving")
     size = file.stat().st_size
     click.echo(f"Saved the state and the key file to {file} ({size} bytes).")
     click.echo("Anyone who can read this file can read every secret that the gateway stores.")
 
 
 @click.command()
-@click.argument("file", type=FILE, required=False)
+@click.argument("file", type=options.FILE, required=False)
 @click.option("--force", is_flag=True, help="Replace an existing state; its files are renamed.")
-@yes_option
-@config_option
+@options.yes_option
+@options.config_option
 def restore(*, file: Path | None, force: bool, yes: bool, settings: Settings) -> None:
     """Restore the SQLite state and the key file from FILE, an archive made by `backup`.
 
@@ -84,15 +82,15 @@ def restore(*, file: Path | None, force: bool, yes: bool, settings: Settings) ->
     replaced_files: list[Path] = []
     if file:
         work = restore_backup(settings.state, file, force=force)
-        replaced_files = run_to_completion(work, "Restoring")
+        replaced_files = output.run_to_completion(work, "Restoring")
     else:
         # Scripts have to pass --yes too: an argument that was forgotten would stop payouts.
         question = (
             "No file is named. Mark the state as restored by other means? Gateways then start no "
             "batch until `payout-gateway reconcile` has compared everything."
         )
-        require_confirmation(question, yes=yes)
-        run_to_completion(mark_as_restored(settings.state))
+        options.require_confirmation(question, yes=yes)
+        output.run_to_completion(mark_as_restored(settings.state))
     click.echo(f"Restored the state from {file}." if file else "Marked the state as restored.")
     for path in replaced_files:
         click.echo(f"The previous file was renamed to {path}.")
@@ -112,8 +110,8 @@ NOT_ERASED_NOTE = (
 @click.command()
 @click.argument("recipient", metavar="RECIPIENT_ID")
 @click.option("--key", "word", required=True, help="A key of the merchant, by name or prefix.")
-@yes_option
-@config_option
+@options.yes_option
+@options.config_option
 def erase(*, recipient: str, word: str, yes: bool, settings: Settings) -> None:
     """Erase the personal data of a recipient: name, address, memos and settings.
 
@@ -122,14 +120,14 @@ def erase(*, recipient: str, word: str, yes: bool, settings: Settings) -> None:
     doubt, or while a draft batch contains the recipient. The audit log records who ran it.
     """
     # Scripts have to pass --yes too: erased data cannot be restored.
-    require_confirmation("Permanently erase this recipient's data?", yes=yes)
+    options.require_confirmation("Permanently erase this recipient's data?", yes=yes)
 
     async def erase_data(store: Store) -> tuple[ErasureCounts, Tenant]:
         # The key only names the merchant and environment, to which the recipient belongs.
         key = find_single_key(await load_listed_keys(store), word)
         return await erase_recipient(store, key.tenant, recipient), key.tenant
 
-    erased, owner = run_with_store(settings, erase_data)
+    erased, owner = output.run_with_store(settings, erase_data)
     if any(asdict(erased).values()):
         payments = pluralize(erased.payments, "payment")
         batches = pluralize(erased.batches, "batch", "batches")

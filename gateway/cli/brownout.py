@@ -9,16 +9,7 @@ from typing import Any
 import click
 
 from gateway.auth.key_rows import load_listed_keys
-from gateway.cli import CommandError
-from gateway.cli.options import (
-    FullHelpGroup,
-    config_option,
-    json_option,
-    print_json,
-    require_confirmation_if_interactive,
-    yes_option,
-)
-from gateway.cli.output import print_table, run_with_store
+from gateway.cli import CommandError, options, output
 from gateway.config.settings import Settings
 from gateway.observability.plurals import format_time
 from gateway.operator.interruptions import (
@@ -57,7 +48,7 @@ class ZonedTimeType(click.DateTime):
 _TIME: Any = {"type": ZonedTimeType(), "metavar": "TIME"}
 
 
-@click.group(cls=FullHelpGroup)
+@click.group(cls=options.FullHelpGroup)
 def brownout() -> None:
     """Schedule planned interruptions before the legacy interface ends."""
 
@@ -80,8 +71,8 @@ def brownout() -> None:
     "batches (without their payments), payments, balances or geography.",
 )
 @click.option("--dry-run", is_flag=True, help="Schedule nothing; only list who would be affected.")
-@yes_option
-@config_option
+@options.yes_option
+@options.config_option
 def schedule_brownout(
     *,
     begins_at: datetime | None,
@@ -101,23 +92,25 @@ def schedule_brownout(
     # A window in the past would never take effect, and nobody would notice.
     if period[1] <= max(period[0], now):
         raise CommandError("--until: the window would end before it starts")
-    names = _expand_operation_names(operations)
+    expanded = _expand_operation_names(operations)
     window = build_brownout_with_new_id(
-        begins_at=period[0], ends_at=period[1], operations=names, **scope
+        begins_at=period[0], ends_at=period[1], operations=expanded, **scope
     )
 
     async def resolve_scope(store: Store) -> tuple[Brownout, list[UsageSummary]]:
         resolved = resolve_window_key(window, await load_listed_keys(store))
         return resolved, await load_usage_affected_by_window(store, resolved)
 
-    window, affected = run_with_store(settings, resolve_scope)
+    window, affected = output.run_with_store(settings, resolve_scope)
     _print_affected_usage(affected)
-    subject = f"requests{_describe_scope(window)} from {' to '.join(map(format_time, period))}"
+    names = [name for name in (window.merchant, window.key and f"key {window.key}") if name]
+    times = " to ".join(map(format_time, period))
+    subject = f"requests of {', '.join(names) or 'every key'} from {times}"
     if dry_run:
         click.echo(f"Would refuse {subject}.")
         return
-    require_confirmation_if_interactive(f"Refuse {subject}?", yes=yes)
-    run_with_store(settings, lambda store: insert_brownout(store, window))
+    options.require_confirmation_if_interactive(f"Refuse {subject}?", yes=yes)
+    output.run_with_store(settings, lambda store: insert_brownout(store, window))
     click.echo(f"Brownout {window.id} refuses {subject}.")
 
 
@@ -146,23 +139,18 @@ def _print_affected_usage(affected: list[UsageSummary]) -> None:
         return
     click.echo("Affected requests in the last seven days:\n")
     rows = [[*usage[:4], str(usage.requests), format_time(usage.last_at)] for usage in affected]
-    print_table(["merchant", "environment", "key", "operation", "requests", "last"], rows)
+    output.print_table(["merchant", "environment", "key", "operation", "requests", "last"], rows)
     click.echo()
 
 
-def _describe_scope(window: Brownout) -> str:
-    names = [name for name in (window.merchant, window.key and f"key {window.key}") if name]
-    return f" of {', '.join(names) or 'every key'}"
-
-
 @brownout.command("list")
-@json_option
-@config_option
+@options.json_option
+@options.config_option
 def print_brownouts(*, as_json: bool, settings: Settings) -> None:
     """List brownouts."""
-    windows, now = run_with_store(settings, list_brownouts), datetime.now(UTC)
+    windows, now = output.run_with_store(settings, list_brownouts), datetime.now(UTC)
     if as_json:
-        print_json({"brownouts": [_build_window_json(window, now) for window in windows]})
+        options.print_json({"brownouts": [_build_window_json(window, now) for window in windows]})
         return
     if not windows:
         click.echo("There are no brownouts.")
@@ -186,10 +174,12 @@ def _build_window_json(window: Brownout, now: datetime) -> dict[str, Any]:
 
 @brownout.command("off")
 @click.argument("brownout_id", required=False)
-@config_option
+@options.config_option
 def cancel_brownouts(*, brownout_id: str | None, settings: Settings) -> None:
     """Switch off one brownout, or all that have not ended. Takes effect within a second."""
-    count = run_with_store(settings, lambda store: end_brownouts(store, store.clock(), brownout_id))
+    count = output.run_with_store(
+        settings, lambda store: end_brownouts(store, store.clock(), brownout_id)
+    )
     if brownout_id and not count:
         raise CommandError(
             f"{brownout_id}: no scheduled or active brownout has this id; see `brownout list`"

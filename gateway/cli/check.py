@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from gateway.cli import CommandError
-from gateway.cli.options import FILE, json_option
+from gateway.cli import CommandError, options
 from gateway.config.settings import (
     DEFAULT_CONFIG_FILE,
     ConfigurationError,
@@ -26,11 +25,11 @@ from gateway.operator.preflight import (
 @click.command()
 @click.option(
     "--config",
-    type=FILE,
+    type=options.FILE,
     help="The file to validate. Default: gateway.toml if it exists, else environment "
     "variables only.",
 )
-@json_option
+@options.json_option
 def check(*, config: Path | None, as_json: bool) -> None:
     """Validate a configuration. Nothing is contacted.
 
@@ -53,17 +52,18 @@ def check(*, config: Path | None, as_json: bool) -> None:
         ]
     except ConfigurationError as error:
         problems = error.problems
+    is_missing = bool(file and not file.exists())
     if as_json:
         print(json.dumps({"ok": not problems, "problems": problems, "warnings": warnings}))
     # An error of the command, not a finding about the file.
-    elif problems and file and not file.exists():
+    elif is_missing:
         raise CommandError(problems[0])
     else:
         lines = [*problems, *(f"Warning: {line}" for line in warnings)]
         print("".join(f"{line}\n" for line in lines), end="", file=sys.stderr)
-    if not (as_json or problems):
-        verdict = "valid, with warnings" if warnings else "valid"
-        print(f"{file or 'environment variables'}: {verdict}")
+        if not problems:
+            verdict = "valid, with warnings" if warnings else "valid"
+            print(f"{file or 'environment variables'}: {verdict}")
     # Without a file nothing was checked; other commands report that with 2 too.
     if problems:
-        sys.exit(2 if file and not file.exists() else 1)
+        sys.exit(2 if is_missing else 1)

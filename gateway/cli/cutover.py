@@ -9,9 +9,7 @@ import click
 
 from gateway.auth.key_rows import find_single_key, load_listed_keys
 from gateway.auth.keys import ApiKey, ApiKeyStore
-from gateway.cli import CommandError
-from gateway.cli.options import FullHelpGroup, config_option, json_option, print_json
-from gateway.cli.output import print_table, run_to_completion, show_progress
+from gateway.cli import CommandError, options, output
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 from gateway.operator.cutover import ImportOptions, ImportReport, ProgressCallback, open_cutover
@@ -23,7 +21,7 @@ DEFAULT_REQUESTS_PER_HOUR = 5000
 """Requests per hour: half of the legacy service's rate limit for a key."""
 
 
-@click.group(cls=FullHelpGroup)
+@click.group(cls=options.FullHelpGroup)
 def cutover() -> None:
     """Prepare a cutover before the legacy service ends."""
 
@@ -55,10 +53,15 @@ def cutover() -> None:
     show_default=True,
     help="The share of the key's rate limit at the legacy service that the import may use.",
 )
-@json_option
-@config_option
+@options.json_option
+@options.config_option
 def import_legacy_data(
-    *, name: str, api_key_file: IO[str] | None, as_json: bool, settings: Settings, **options: Any
+    *,
+    name: str,
+    api_key_file: IO[str] | None,
+    as_json: bool,
+    settings: Settings,
+    **import_options: Any,
 ) -> None:
     """Import data from the legacy service that the current service does not have.
 
@@ -70,14 +73,14 @@ def import_legacy_data(
     Exit code 0: every object was imported. 1: some objects could not be mapped. 2: the import
     failed.
     """
-    api_key, import_options = _read_api_key(api_key_file), ImportOptions(**options)
-    with show_progress("Reading the legacy service") as report_progress:
-        work = _run_import(settings, name, api_key, import_options, report_progress)
-        report = run_to_completion(work)
+    api_key, chosen = _read_api_key(api_key_file), ImportOptions(**import_options)
+    with output.show_progress("Reading the legacy service") as report_progress:
+        work = _run_import(settings, name, api_key, chosen, report_progress)
+        report = output.run_to_completion(work)
     if as_json:
-        print_json(_build_import_report_json(report, name, import_options))
+        options.print_json(_build_import_report_json(report, name, chosen))
     else:
-        _print_report(report, import_options)
+        _print_report(report, chosen)
     click.get_current_context().exit(1 if report.unmapped else 0)
 
 
@@ -149,7 +152,7 @@ def _print_report(report: ImportReport, options: ImportOptions) -> None:
         [kind, *(str(counts[word]) for word in COUNTED_RESULTS)]
         for kind, counts in report.counts.items()
     ]
-    print_table(["", "new", "changed", "equal", "kept (changed here)"], rows)
+    output.print_table(["", "new", "changed", "equal", "kept (changed here)"], rows)
     click.echo("")
     for kind, id_, why in report.unmapped:
         click.echo(f"Not mapped: {kind} {id_}: {why}")

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from gateway.cli.options import config_option, json_option, print_json
-from gateway.cli.output import print_table, run_to_completion
+from gateway.cli import options, output
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 from gateway.operator.doctor import Finding, run_doctor
@@ -20,19 +19,21 @@ MAX_LINE_CHARACTERS = 160
 
 
 @click.command()
-@json_option
+@options.json_option
 @click.option("--verbose", is_flag=True, help="Show passed and skipped checks in full.")
-@config_option
+@options.config_option
 def doctor(*, as_json: bool, verbose: bool, settings: Settings) -> None:
     """Check this machine, the state and each environment's service, with reads only.
 
     Exit code 1 if any check fails; the first line says what that means for clients.
     """
-    findings = run_to_completion(run_doctor(settings), "Checking")
+    findings = output.run_to_completion(run_doctor(settings), "Checking")
     # Neither a warning nor a skipped check fails: both may be intended.
     has_no_failure = all(finding.state != "error" for finding in findings)
     if as_json:
-        print_json({"ok": has_no_failure, "findings": list(map(_build_finding_json, findings))})
+        options.print_json(
+            {"ok": has_no_failure, "findings": list(map(_build_finding_json, findings))}
+        )
     else:
         click.echo(format_verdict(findings))
         _print_findings(findings, is_complete=verbose)
@@ -63,7 +64,7 @@ def _print_findings(findings: Sequence[Finding], *, is_complete: bool) -> None:
             for finding in shown
         ]
         headers = ["state", "environment", "check", "result", "what to do"]
-        print_table(headers, rows, COLOURS, MAX_LINE_CHARACTERS)
+        output.print_table(headers, rows, COLOURS, MAX_LINE_CHARACTERS)
     if is_complete:
         return
     for environment in dict.fromkeys(finding.environment for finding in findings):

@@ -13,9 +13,7 @@ from typing import Any
 
 import click
 
-from gateway.cli import CommandError
-from gateway.cli.options import config_file_option, json_option, load_command_settings
-from gateway.cli.output import print_table
+from gateway.cli import CommandError, options, output
 from gateway.config.settings import Settings
 from gateway.docgen.curl import InvalidRequestText, parse_curl, separate_own_and_curl_arguments
 from gateway.docgen.explain import ExplainedCall, Explanation, explain_request
@@ -41,9 +39,9 @@ class _CurlCommand(click.Command):
 
 
 @click.command(cls=_CurlCommand)
-@json_option
+@options.json_option
 @click.option("--curl", "as_curl", is_flag=True, help="Print the calls as signed curl commands.")
-@config_file_option
+@options.config_file_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def explain(*, words: tuple[str, ...], config: Path | None, as_json: bool, as_curl: bool) -> None:
     """Print the current calls that one legacy request becomes, field by field. Nothing is sent.
@@ -55,7 +53,7 @@ def explain(*, words: tuple[str, ...], config: Path | None, as_json: bool, as_cu
     Headers are ignored; no API key is needed. With --curl, the output is a shell script that signs
     and sends the calls; it reads ACCESS_KEY and SECRET_KEY from the environment of the shell.
     """
-    settings = load_command_settings(config)
+    settings = options.load_command_settings(config)
     try:
         request = parse_curl(words, _read_data_file)
         explanation = explain_request(settings, request.method, request.target, request.body)
@@ -102,7 +100,7 @@ def _print_explanation(explanation: Explanation) -> None:
                 [f"    {each.field}", _format_value(each.value), each.sent_in or "-", each.rule]
                 for each in call.fields
             ]
-            print_table(["    field", "value", "sent in", "rule"], rows)
+            output.print_table(["    field", "value", "sent in", "rule"], rows)
         click.echo("    string to sign:")
         # It ends with a newline.
         click.echo(textwrap.indent(call.signed_text.removesuffix("\n"), 8 * " ", lambda _: True))

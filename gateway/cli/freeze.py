@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from gateway.cli.options import config_option, json_option, print_json
-from gateway.cli.output import print_table, run_with_store
+from gateway.cli import options, output
 from gateway.config.settings import Settings
 from gateway.observability.plurals import format_time
 from gateway.operator.interruptions import (
@@ -38,8 +37,8 @@ def _add_scope_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--list", "lists", is_flag=True, help="Only show active freezes and the audit log of freezes."
 )
-@json_option
-@config_option
+@options.json_option
+@options.config_option
 def freeze(*, lists: bool, as_json: bool, settings: Settings, **scope: Any) -> None:
     """Stop writes immediately, in running gateways too; reads continue.
 
@@ -57,8 +56,8 @@ def freeze(*, lists: bool, as_json: bool, settings: Settings, **scope: Any) -> N
 
 @click.command()
 @_add_scope_options
-@json_option
-@config_option
+@options.json_option
+@options.config_option
 def unfreeze(*, as_json: bool, settings: Settings, **scope: Any) -> None:
     """Resume writes that `freeze` with the same options stopped.
 
@@ -102,20 +101,20 @@ def _change_and_print(
         changed = await change(store) if change else None
         return changed, *await load_freezes_and_audit_events(store)
 
-    changed, frozen, events = run_with_store(settings, change_and_load)
+    changed, frozen, events = output.run_with_store(settings, change_and_load)
     if as_json:
         scopes = [
             {**_build_scope_json(each.scope), "since": format_time(each.since)} for each in frozen
         ]
         # This key is older than the name in the code; scripts read it.
         report = {"frozen": scopes, "acts": list(map(build_audit_event_json, events))}
-        print_json(report if changed is None else {"changed": changed, **report})
+        options.print_json(report if changed is None else {"changed": changed, **report})
         return
     if changed is not None:
         click.echo(texts[not changed])
     if frozen:
         headers = ["merchant", "environment", "frozen since", "to resume writes"]
-        print_table(headers, list(map(_build_freeze_row, frozen)))
+        output.print_table(headers, list(map(_build_freeze_row, frozen)))
     else:
         click.echo("Nothing is frozen.")
     if changed is None and events:
@@ -137,7 +136,7 @@ def print_audit_events(events: list[AuditEvent]) -> None:
         [format_time(event.at), *_build_scope_cells(event.scope), event.action, event.actor]
         for event in events
     ]
-    print_table(["when", "merchant", "environment", "what", "who"], rows)
+    output.print_table(["when", "merchant", "environment", "what", "who"], rows)
 
 
 def build_audit_event_json(event: AuditEvent) -> dict[str, Any]:

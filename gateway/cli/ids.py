@@ -9,9 +9,7 @@ from typing import BinaryIO
 import click
 
 from gateway.auth.key_rows import load_listed_keys
-from gateway.cli import CommandError
-from gateway.cli.options import FullHelpGroup, config_option, select_tenant
-from gateway.cli.output import run_with_store
+from gateway.cli import CommandError, options, output
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 from gateway.storage import Store, Tenant
@@ -19,7 +17,7 @@ from gateway.storage.id_rows import IdCollisionError, save_legacy_ids
 from mappings.ids import ID_PATTERN, ID_PREFIXES
 
 
-@click.group(cls=FullHelpGroup)
+@click.group(cls=options.FullHelpGroup)
 def ids() -> None:
     """Import the ids that legacy clients use for existing objects."""
 
@@ -34,7 +32,7 @@ def ids() -> None:
     type=click.Choice(["live", "sandbox"]),
     help="Default: the only environment in which the merchant has keys.",
 )
-@config_option
+@options.config_option
 def import_ids(
     *, file: BinaryIO, merchant: str | None, environment: str | None, settings: Settings
 ) -> None:
@@ -48,7 +46,7 @@ def import_ids(
 
     async def save_ids(store: Store) -> Tenant:
         tenants = {key.tenant for key in await load_listed_keys(store)}
-        tenant = select_tenant(tenants, merchant, environment, missing)
+        tenant = options.select_tenant(tenants, merchant, environment, missing)
         current_ids = {legacy_id: current_id for legacy_id, (_, current_id) in pairs.items()}
         await save_legacy_ids(store, tenant, current_ids, imported=True)
         return tenant
@@ -56,7 +54,7 @@ def import_ids(
     try:
         pairs = parse_id_pairs(file.read())
         try:
-            tenant = run_with_store(settings, save_ids, "Importing")
+            tenant = output.run_with_store(settings, save_ids, "Importing")
         except IdCollisionError as collision:
             line, _ = pairs[collision.legacy_id]
             raise InvalidIdPairsError(line, str(collision)) from None

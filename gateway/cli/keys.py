@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 import click
@@ -22,9 +22,7 @@ from gateway.auth.key_rows import (
     revoke_key,
 )
 from gateway.auth.signing import Credentials, extract_displayable_key_prefix, shorten_key
-from gateway.cli import CommandError
-from gateway.cli.options import FullHelpGroup, config_option, json_option, print_json
-from gateway.cli.output import print_table, run_to_completion, run_with_store
+from gateway.cli import CommandError, options, output
 from gateway.config.settings import Settings
 from gateway.observability.plurals import format_time, pluralize
 from gateway.operator.account_checks import (
@@ -50,7 +48,7 @@ class CredentialsNotReplaced(CommandError):
     exit_code = 1
 
 
-@click.group(cls=FullHelpGroup)
+@click.group(cls=options.FullHelpGroup)
 def keys() -> None:
     """Manage API keys and the credentials that they map to."""
 
@@ -58,7 +56,7 @@ def keys() -> None:
 @keys.command("import")
 @click.argument("file", type=click.File("rb"))
 @click.option("--reactivate", is_flag=True, help="Re-enable revoked keys that are in the file.")
-@config_option
+@options.config_option
 def import_api_keys(*, file: BinaryIO, reactivate: bool, settings: Settings) -> None:
     """Import keys from FILE (- is stdin). Either all keys are imported or none.
 
@@ -79,7 +77,7 @@ def import_api_keys(*, file: BinaryIO, reactivate: bool, settings: Settings) -> 
     had_key_file = key_file.exists()
     try:
         lines = parse_key_lines(file.read())
-        imported = run_to_completion(save_keys(lines), "Importing")
+        imported = output.run_to_completion(save_keys(lines), "Importing")
     except ImportRefused as error:
         # Names the file and the line, never their contents.
         name = getattr(file, "name", "<stdin>")
@@ -92,27 +90,23 @@ def import_api_keys(*, file: BinaryIO, reactivate: bool, settings: Settings) -> 
         f"{count} of {tenant}" for tenant, count in sorted(imported.keys_by_tenant.items())
     )
     click.echo(f"Imported {pluralize(len(lines), 'key')} ({counts}): {counts_by_tenant}")
-    _warn_about_unconfigured_environments(settings, imported.keys_by_tenant)
-
-
-def _warn_about_unconfigured_environments(settings: Settings, owners: Iterable[Tenant]) -> None:
-    configured_environments = settings.environments.map_configured_environments_by_name()
-    for name in sorted({owner.environment for owner in owners} - set(configured_environments)):
+    environments = {tenant.environment for tenant in imported.keys_by_tenant}
+    for name in sorted(environments - {*settings.environments.map_base_urls_by_environment()}):
         warning = f"[environments.{name}] is not configured; its keys are refused until it is"
         click.echo(f"Warning: {warning}", err=True)
 
 
 @keys.command("list")
-@json_option
-@config_option
+@options.json_option
+@options.config_option
 def list_api_keys(*, as_json: bool, settings: Settings) -> None:
     """List API keys. Only prefixes are shown, no secrets."""
-    api_keys = run_with_store(settings, load_listed_keys)
+    api_keys = output.run_with_store(settings, load_listed_keys)
     if as_json:
-        print_json({"keys": [_build_key_json(key) for key in api_keys]})
+        options.print_json({"keys": [_build_key_json(key) for key in api_keys]})
         return
     headers = ["name", "key", "merchant", "environment", "access key", "per hour", "addresses"]
-    print_table([*headers, "created", "revoked"], [_build_key_row(key) for key in api_keys])
+    output.print_table([*headers, "created", "revoked"], [_build_key_row(key) for key in api_keys])
 
 
 def _build_key_json(key: ListedKey) -> dict[str, Any]:
@@ -145,7 +139,7 @@ def _build_key_row(key: ListedKey) -> list[str]:
 
 @keys.command("revoke")
 @click.argument("name_or_prefix")
-@config_option
+@options.config_option
 def revoke_api_key(*, name_or_prefix: str, settings: Settings) -> None:
     """Revoke an API key. Running gateways refuse it within about two seconds."""
 
@@ -156,7 +150,7 @@ def revoke_api_key(*, name_or_prefix: str, settings: Settings) -> None:
         await revoke_key(store, key.id)
         return f"Revoked {key.name} ({key.tenant})"
 
-    click.echo(run_with_store(settings, save_revocation))
+    click.echo(output.run_with_store(settings, save_revocation))
 
 
 @keys.command("rotate-secret")
@@ -166,7 +160,7 @@ def revoke_api_key(*, name_or_prefix: str, settings: Settings) -> None:
     is_flag=True,
     help="Do not check that the new credentials are of the same account.",
 )
-@config_option
+@options.config_option
 def replace_tenant_credentials(*, name_or_prefix: str, no_verify: bool, settings: Settings) -> None:
     """Replace the credentials of a key's merchant and environment.
 
@@ -188,7 +182,7 @@ def replace_tenant_credentials(*, name_or_prefix: str, no_verify: bool, settings
         return f"Replaced the credentials of {key.tenant}; the new access key is {shown}"
 
     try:
-        click.echo(run_with_store(settings, verify_and_replace_credentials))
+        click.echo(output.run_with_store(settings, verify_and_replace_credentials))
     except AccessKeyTaken:
         raise CommandError(
             "this access key already belongs to another merchant; nothing was replaced"
@@ -232,8 +226,8 @@ async def _verify_same_account(
 
 @keys.command("verify")
 @click.argument("names_or_prefixes", nargs=-1)
-@json_option
-@config_option
+@options.json_option
+@options.config_option
 def verify_credentials(
     *, names_or_prefixes: tuple[str, ...], as_json: bool, settings: Settings
 ) -> None:
@@ -252,17 +246,17 @@ def verify_credentials(
         async with open_upstream_client(settings.limit_calls_of_checks()) as upstream:
             return await probe_tenant_credentials(store, upstream, keys_to_check)
 
-    results = run_with_store(settings, check_listed_keys, "Verifying")
+    results = output.run_with_store(settings, check_listed_keys, "Verifying")
     findings = describe_credential_problems(results)
     if as_json:
         entries = [_build_result_json(result) for result in results]
-        print_json({"ok": not findings, "pairs": entries, "findings": findings})
+        options.print_json({"ok": not findings, "pairs": entries, "findings": findings})
     else:
         rows = [
             [*result.tenant, f"{result.access_key_prefix}…", result.probe.description]
             for result in results
         ]
-        print_table(["merchant", "environment", "access key", "result"], rows)
+        output.print_table(["merchant", "environment", "access key", "result"], rows)
         for finding in findings:
             click.echo(f"Finding: {finding}")
     if findings:
@@ -281,7 +275,7 @@ def _build_result_json(result: CredentialCheck) -> dict[str, Any]:
 
 @keys.command("new-encryption-key")
 @click.option("--add", is_flag=True, help="Add a key to the existing file.")
-@config_option
+@options.config_option
 def new_encryption_key(*, add: bool, settings: Settings) -> None:
     """Create the key file (state.encryption_key_file), or add a key to it.
 

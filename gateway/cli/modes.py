@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import click
 
+from gateway.cli import options, output
 from gateway.cli.freeze import build_audit_event_json, print_audit_events
-from gateway.cli.options import (
-    FullHelpGroup,
-    config_option,
-    environment_option,
-    json_option,
-    print_json,
-    require_confirmation,
-    yes_option,
-)
-from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 from gateway.observability.plurals import format_time
 from gateway.operator.mode_switches import load_switch_status, plan_switch
 from gateway.storage.mode_rows import GROUPS, MODES, Group, Mode
 
 
-@click.group(cls=FullHelpGroup)
+@click.group(cls=options.FullHelpGroup)
 def modes() -> None:
     """Choose which service answers a key's requests: the current or the legacy one."""
 
@@ -29,16 +20,16 @@ def modes() -> None:
 @modes.command("set")
 @click.option("--key", metavar="NAME", help="One key, by name or prefix.")
 @click.option("--merchant", metavar="NAME", help="Every key of a merchant, including future keys.")
-@environment_option
+@options.environment_option
 @click.option(
     "--group",
     type=click.Choice(GROUPS),
     multiple=True,
     help="Only this group of operations. Default: all.",
 )
-@yes_option
+@options.yes_option
 @click.argument("mode", type=click.Choice(MODES))
-@config_option
+@options.config_option
 def switch_keys(
     *, group: tuple[Group, ...], yes: bool, mode: Mode, settings: Settings, **scope: str | None
 ) -> None:
@@ -51,15 +42,15 @@ def switch_keys(
     """
     if (scope["key"] is None) == (scope["merchant"] is None):
         raise click.UsageError("give either --key NAME or --merchant NAME")
-    plan = run_with_store(
+    plan = output.run_with_store(
         settings, lambda store: plan_switch(store, settings, mode, group or GROUPS, **scope)
     )
     # On stderr with the prompt: stdout has only the result.
     for line in (f"Switch {plan.subject} to {mode}:", *plan.effects):
         click.echo(line, err=True)
-    require_confirmation(f"Switch to {mode}?", yes=yes)
+    options.require_confirmation(f"Switch to {mode}?", yes=yes)
     # The state is not open while the prompt waits.
-    replaced_keys = run_with_store(settings, plan.execute)
+    replaced_keys = output.run_with_store(settings, plan.execute)
     click.echo(f"Switched to {mode}; running gateways follow within a second.")
     if replaced_keys:
         click.echo(f"This replaces the mode of these keys: {', '.join(replaced_keys)}.")
@@ -69,14 +60,14 @@ def switch_keys(
 
 
 @modes.command("list")
-@json_option
-@config_option
+@options.json_option
+@options.config_option
 def list_switched_keys(*, as_json: bool, settings: Settings) -> None:
     """List the switched keys and the audit log of switches. All other keys are translated.
 
     Also shows how many batches of each merchant stay at the legacy service, which created them.
     """
-    status = run_with_store(settings, load_switch_status)
+    status = output.run_with_store(settings, load_switch_status)
     rows = [
         {**each.tenant._asdict(), "key": each.key or None, "group": each.group, "mode": each.mode}
         | {"since": format_time(each.since)}
@@ -90,12 +81,14 @@ def list_switched_keys(*, as_json: bool, settings: Settings) -> None:
             "begun_at_legacy": [{**tenant._asdict(), "batches": count} for tenant, count in begun],
             "acts": list(map(build_audit_event_json, status.events)),
         }
-        print_json(report)
+        options.print_json(report)
         return
     if not rows:
         click.echo("No mode is set: every request is translated.")
         return
-    print_table([*rows[0]], [[value or "every key" for value in row.values()] for row in rows])
+    output.print_table(
+        [*rows[0]], [[value or "every key" for value in row.values()] for row in rows]
+    )
     for tenant, batch_count in status.begun.items():
         click.echo(
             f"\n{tenant}: batches that stay at the legacy service, which created them: {batch_count}."

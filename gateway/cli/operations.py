@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from gateway.cli.options import json_option, print_json
+from gateway.cli import options
 from mappings import OPERATIONS, UNLISTED
 from mappings.effects import Operation
 from mappings.provenance import list_documented_current_calls
 
 
 @click.command()
-@json_option
+@options.json_option
 def operations(*, as_json: bool) -> None:
     """List the legacy operations: the calls that replace each, how exactly, and why.
 
@@ -24,7 +24,7 @@ def operations(*, as_json: bool) -> None:
     documented = [_build_operation_json(operation) for operation in OPERATIONS]
     undocumented = [_build_operation_json(operation) for operation in UNLISTED]
     if as_json:
-        print_json({"operations": documented, "unlisted": undocumented})
+        options.print_json({"operations": documented, "unlisted": undocumented})
         return
     _print_operations("Legacy interface", documented)
     click.echo()

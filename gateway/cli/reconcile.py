@@ -8,14 +8,7 @@ from typing import Any
 
 import click
 
-from gateway.cli.options import (
-    config_option,
-    environment_option,
-    json_option,
-    merchant_option,
-    print_json,
-)
-from gateway.cli.output import run_to_completion, show_progress
+from gateway.cli import options, output
 from gateway.config.settings import Settings
 from gateway.operator.ledger_reconciliation import Finding
 from gateway.operator.reconciliation_run import ReconcileResult, reconcile_and_clear_restored_flag
@@ -43,10 +36,10 @@ COUNT_LABELS = {
 
 
 @click.command()
-@merchant_option
-@environment_option
-@json_option
-@config_option
+@options.merchant_option
+@options.environment_option
+@options.json_option
+@options.config_option
 def reconcile(
     *, merchant: str | None, environment: str | None, as_json: bool, settings: Settings
 ) -> None:
@@ -64,13 +57,13 @@ def reconcile(
     left out then, and after a restore its writes are frozen. Before you import a key for it again
     and unfreeze it, check its open batches in the service's dashboard.
     """
-    with show_progress("Comparing") as report_progress:
+    with output.show_progress("Comparing") as report_progress:
         work = reconcile_and_clear_restored_flag(settings, merchant, environment, report_progress)
-        result = run_to_completion(work)
+        result = output.run_to_completion(work)
     if result.warning:
         click.echo(f"Warning: {result.warning}", err=True)
     if as_json:
-        print_json(_build_result_json(result))
+        options.print_json(_build_result_json(result))
     else:
         _print_reconcile_result(result)
     click.get_current_context().exit(result.exit_code)

@@ -18,9 +18,7 @@ import click
 
 from gateway.auth.key_import import import_only_key
 from gateway.auth.key_rows import find_single_key, load_credentials, load_listed_keys
-from gateway.cli import CommandError
-from gateway.cli.options import config_option, json_option, print_json
-from gateway.cli.output import print_table, run_with_store
+from gateway.cli import CommandError, options, output
 from gateway.config.settings import Environments, Server, Settings, State
 from gateway.operator.rehearsal import report as reports
 from gateway.operator.rehearsal.report import Report
@@ -37,8 +35,8 @@ SANDBOX = "sandbox"
 @click.command()
 @click.option("--key", "key_name", required=True, metavar="NAME", help="A key of the sandbox.")
 @click.option("--start", is_flag=True, help="Also start a batch: the sandbox then pays it.")
-@json_option
-@config_option
+@options.json_option
+@options.config_option
 def rehearse(*, key_name: str, start: bool, as_json: bool, settings: Settings) -> None:
     """Run every legacy operation against your sandbox, and test each assumption by name.
 
@@ -46,12 +44,12 @@ def rehearse(*, key_name: str, start: bool, as_json: bool, settings: Settings) -
     description begins with "payout-gateway-rehearsal-". Ctrl-C or SIGTERM stops it and cleans up. Exit
     code 0 if clients would notice nothing, 1 if they would, 2 if it could not run to the end.
     """
-    report = run_with_store(
+    report = output.run_with_store(
         settings, lambda store: _rehearse(settings, store, key_name, may_start=start)
     )
     report["settings"] = reports.propose_settings(report, settings)
     if as_json:
-        print_json(report)
+        options.print_json(report)
     else:
         click.echo(f"{report['verdict'][:1].upper()}{report['verdict'][1:]}.\n")
         rows = [
@@ -59,7 +57,7 @@ def rehearse(*, key_name: str, start: bool, as_json: bool, settings: Settings) -
             for row in report["rows"]
             if row["verdict"] != reports.HOLDS
         ]
-        print_table(reports.COLUMNS, rows, reports.COLOURS, MAX_LINE_CHARACTERS)
+        output.print_table(reports.COLUMNS, rows, reports.COLOURS, MAX_LINE_CHARACTERS)
         click.echo("\n--json lists what holds too.")
         for item in report["left"]:
             click.echo(f"Left at the service: {item['kind']} {item['id']}: {item['reason']}.")

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from gateway.cli.options import FullHelpGroup, config_option, json_option, print_json
-from gateway.cli.output import print_table, run_with_store
+from gateway.cli import options, output
 from gateway.config.settings import Settings
 from gateway.observability.plurals import format_time, pluralize
 from gateway.operator.interruptions import require_known_merchant
@@ -18,7 +17,7 @@ from gateway.storage import Store
 from gateway.storage.request_counts import UsageSummary, load_usage_summaries
 
 
-@click.group(cls=FullHelpGroup)
+@click.group(cls=options.FullHelpGroup)
 def report() -> None:
     """Report what is left to migrate."""
 
@@ -26,8 +25,8 @@ def report() -> None:
 @report.command("usage")
 @click.option("--days", type=click.IntRange(min=1), help="Only the last N days, including today.")
 @click.option("--merchant", help="Only this merchant's keys.")
-@json_option
-@config_option
+@options.json_option
+@options.config_option
 def show_usage(
     *, days: int | None, merchant: str | None, as_json: bool, settings: Settings
 ) -> None:
@@ -44,9 +43,9 @@ def show_usage(
         used = await load_usage_summaries(store, since)
         return [row for row in used if merchant in (None, row.merchant)]
 
-    rows = run_with_store(settings, load_rows)
+    rows = output.run_with_store(settings, load_rows)
     if as_json:
-        print_json({"since": str(since or ""), "keys": _build_key_usage_json(rows)})
+        options.print_json({"since": str(since or ""), "keys": _build_key_usage_json(rows)})
     elif not rows:
         click.echo("No requests were counted.")
     else:
@@ -74,7 +73,7 @@ def _print_usage(rows: list[UsageSummary]) -> None:
     rows = sorted(rows, key=lambda row: (row.merchant, row.environment, row.key, -row.requests))
     headers = [name.removesuffix("_at") for name in UsageSummary._fields]
     lines = [[_format_value(value) or "-" for value in row] for row in rows]
-    print_table(headers, [*lines, _build_total_row(rows)])
+    output.print_table(headers, [*lines, _build_total_row(rows)])
     replacement_calls = map_operations_to_replacement_calls()
     if any(not row.key for row in rows):
         click.echo("\n- as merchant, environment and key: requests without a known API key;")

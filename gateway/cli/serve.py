@@ -9,8 +9,7 @@ from pathlib import Path
 
 import click
 
-from gateway.cli import CommandError
-from gateway.cli.options import config_file_option, load_command_settings
+from gateway.cli import CommandError, options
 from gateway.config.settings import ConfigurationError, Settings
 
 NO_CONFIGURATION = (
@@ -20,7 +19,7 @@ NO_CONFIGURATION = (
 
 
 @click.command()
-@config_file_option
+@options.config_file_option
 @click.option("--demo", is_flag=True, help="Run against the built-in simulator, on loopback only.")
 @click.option("--traffic", is_flag=True, help="With --demo: send sample requests all the time.")
 def serve(*, config: Path | None, demo: bool, traffic: bool) -> int:
@@ -40,7 +39,7 @@ def serve(*, config: Path | None, demo: bool, traffic: bool) -> int:
     # From the beginning: a reload may be asked for before the gateway is ready, and would end the
     # process. For systemd that is a clean end, after which it is not restarted.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    settings = load_command_settings(config)
+    settings = options.load_command_settings(config)
     has_environment = bool(settings.environments.map_configured_environments_by_name())
     if not (demo or has_environment or settings.config_file.path):
         raise CommandError(NO_CONFIGURATION)

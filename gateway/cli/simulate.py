@@ -10,8 +10,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from gateway.cli import CommandError
-from gateway.cli.options import config_file_option, load_command_settings
+from gateway.cli import CommandError, options
 from gateway.simulator import (
     DEMO_CREDENTIALS,
     WALLET_FUNDS,
@@ -38,7 +37,7 @@ MAX_PORT = 65535
     type=click.File("rb"),
     help="JSON lines as for `keys import`. Default: one public pair of demo credentials.",
 )
-@config_file_option
+@options.config_file_option
 @click.option(
     "--signed-target",
     type=click.Choice(["path", "path-and-query"]),
@@ -71,7 +70,7 @@ def simulate(
     service = Service(
         credentials=keys,
         options=ServiceOptions(**behaviour),
-        vocabulary=build_simulator_vocabulary(load_command_settings(config).vocabulary),
+        vocabulary=build_simulator_vocabulary(options.load_command_settings(config).vocabulary),
         wallet_balance=WALLET_FUNDS,
     )
     asyncio.run(_run_simulator(service, port, legacy_port, with_demo_key=key_file is None))

@@ -7,16 +7,8 @@ from typing import Any
 
 import click
 
+from gateway.cli import options, output
 from gateway.cli.freeze import build_audit_event_json
-from gateway.cli.options import (
-    config_option,
-    environment_option,
-    json_option,
-    merchant_option,
-    print_json,
-    select_tenant,
-)
-from gateway.cli.output import run_with_store
 from gateway.config.settings import Settings
 from gateway.observability.plurals import format_time
 from gateway.operator.interruptions import require_known_merchant
@@ -38,10 +30,10 @@ UNKNOWN_ID = (
 
 @click.command()
 @click.argument("id_", metavar="ID")
-@merchant_option
-@environment_option
-@json_option
-@config_option
+@options.merchant_option
+@options.environment_option
+@options.json_option
+@options.config_option
 def trace(
     *, id_: str, merchant: str | None, environment: str | None, as_json: bool, settings: Settings
 ) -> None:
@@ -58,12 +50,14 @@ def trace(
         tenants = await find_object_tenants(store, id_)
         others = f"the id is known only of {', '.join(map(str, tenants))}"
         # Two merchants may have objects with the same id; their records must not be mixed.
-        tenant = select_tenant(tenants, merchant, environment, others if tenants else UNKNOWN_ID)
+        tenant = options.select_tenant(
+            tenants, merchant, environment, others if tenants else UNKNOWN_ID
+        )
         return await trace_object(store, tenant, id_)
 
-    object_trace = run_with_store(settings, load_trace)
+    object_trace = output.run_with_store(settings, load_trace)
     if as_json:
-        print_json(_build_trace_json(object_trace))
+        options.print_json(_build_trace_json(object_trace))
     else:
         click.echo("\n".join(format_trace(object_trace)))
 

@@ -7,15 +7,7 @@ from typing import Any
 import click
 
 from gateway.admin.port import build_admin_url, fetch_faults
-from gateway.cli.options import (
-    FullHelpGroup,
-    config_option,
-    json_option,
-    print_json,
-    require_confirmation,
-    yes_option,
-)
-from gateway.cli.output import print_table, run_with_store
+from gateway.cli import options, output
 from gateway.config.settings import Settings
 from gateway.observability.plurals import format_time
 from gateway.operator.in_doubt_writes import (
@@ -39,14 +31,14 @@ NO_GATEWAY_WARNING = (
 )
 
 
-@click.group(cls=FullHelpGroup)
+@click.group(cls=options.FullHelpGroup)
 def writes() -> None:
     """Manage writes in doubt: sent, but not answered."""
 
 
 @writes.command("unsettled")
-@json_option
-@config_option
+@options.json_option
+@options.config_option
 def list_writes_in_doubt(*, as_json: bool, settings: Settings) -> None:
     """List writes in doubt and what to do about each. The exit code is 0 even if there are some.
 
@@ -63,9 +55,9 @@ def list_writes_in_doubt(*, as_json: bool, settings: Settings) -> None:
             click.echo(NO_GATEWAY_WARNING.format(url=build_admin_url(settings.server)), err=True)
         return advise_to_wait(writes, faults or {})
 
-    in_doubt = run_with_store(settings, load_writes)
+    in_doubt = output.run_with_store(settings, load_writes)
     if as_json:
-        print_json({"writes": [_build_write_json(write) for write in in_doubt]})
+        options.print_json({"writes": [_build_write_json(write) for write in in_doubt]})
     elif not in_doubt:
         click.echo("No write is in doubt.")
     else:
@@ -123,8 +115,8 @@ def _describe_recorded_outcome(verdict: str) -> str:
     default="",
     help="The service carried it out and created this object.",
 )
-@yes_option
-@config_option
+@options.yes_option
+@options.config_option
 def settle_write(
     *, write: str, happened: bool, did_not_happen: bool, made: str, yes: bool, settings: Settings
 ) -> None:
@@ -145,17 +137,17 @@ def settle_write(
         check_operator_verdict(row, verdict)
         return f"{row.method} {row.path} of {record.tenant}, {format_time(row.recorded_at)}"
 
-    description = run_with_store(settings, check_and_describe_write)
-    require_confirmation(f"Record the outcome of {description}: {verdict_text}?", yes=yes)
+    description = output.run_with_store(settings, check_and_describe_write)
+    options.require_confirmation(f"Record the outcome of {description}: {verdict_text}?", yes=yes)
     # The checks are repeated: the state may change while the prompt is open.
-    run_with_store(settings, lambda store: record_operator_verdict(store, write, verdict))
+    output.run_with_store(settings, lambda store: record_operator_verdict(store, write, verdict))
     click.echo(f"Recorded: {description}: {verdict_text}. A running gateway continues from there.")
 
 
 @writes.command("close")
 @click.argument("write")
-@yes_option
-@config_option
+@options.yes_option
+@options.config_option
 def close_operation(*, write: str, yes: bool, settings: Settings) -> None:
     """Give up a request that cannot be continued, such as one started by another version.
 
@@ -168,29 +160,31 @@ def close_operation(*, write: str, yes: bool, settings: Settings) -> None:
         record, _row = await find_write_by_shown_id(store, write)
         return f"{record.operation} of {record.tenant}, started {format_time(record.started_at)}"
 
-    description = run_with_store(settings, load_operation_description)
-    require_confirmation(f"Give up {description}?", yes=yes)
-    run_with_store(settings, lambda store: close_in_doubt_operation(store, write))
+    description = output.run_with_store(settings, load_operation_description)
+    options.require_confirmation(f"Give up {description}?", yes=yes)
+    output.run_with_store(settings, lambda store: close_in_doubt_operation(store, write))
     click.echo(f"Closed: {description}.")
 
 
-@click.group(cls=FullHelpGroup)
+@click.group(cls=options.FullHelpGroup)
 def batches() -> None:
     """List batches that clients no longer see."""
 
 
 @batches.command("abandoned")
-@json_option
-@config_option
+@options.json_option
+@options.config_option
 def print_superseded_batches(*, as_json: bool, settings: Settings) -> None:
     """List superseded batches: the service still has them, or may have them, but clients do not.
 
     The gateway never starts a superseded batch. Do not start one in the service's dashboard: its
     payments were changed, deleted, or are paid by another batch.
     """
-    superseded = run_with_store(settings, list_superseded_batches)
+    superseded = output.run_with_store(settings, list_superseded_batches)
     if as_json:
-        print_json({"batches": [_build_superseded_batch_json(record) for record in superseded]})
+        options.print_json(
+            {"batches": [_build_superseded_batch_json(record) for record in superseded]}
+        )
     elif not superseded:
         click.echo("There are no superseded batches.")
     else:
@@ -200,7 +194,7 @@ def print_superseded_batches(*, as_json: bool, settings: Settings) -> None:
             for each in superseded
             for batch, upstream_id in [(each.batch_id or "-", each.upstream_id or "may exist")]
         ]
-        print_table([*headers, "what to do"], rows)
+        output.print_table([*headers, "what to do"], rows)
 
 
 def _build_superseded_batch_json(record: SupersededBatch) -> dict[str, Any]:
