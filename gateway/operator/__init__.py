@@ -3,6 +3,8 @@
 REFERENCE_PREFIX = "payout-gateway-rehearsal-"
 """Begins the referenceId of each recipient, and the description of each batch, of a rehearsal."""
 
+UNKNOWN_MERCHANT = "no merchant has this name; `payout-gateway keys list` shows the merchants"
+
 
 class ActionRefused(Exception):
     """An action of an operator is refused. The message is one line."""

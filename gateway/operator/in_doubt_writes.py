@@ -27,10 +27,6 @@ from gateway.writes.states import (
 from mappings.current import ID_PATTERN, Endpoint, find_documented_endpoint
 from mappings.signed_writes import CHANGE
 
-WAIT_ADVICE = (
-    "{problem}: wait; nothing to do yet. The gateway finds out the outcome when the service is back"
-)
-
 RECONCILIATION_ADVICE = (
     "the gateway looks for its outcome. If it is still listed after two minutes,"
 )
@@ -91,16 +87,16 @@ async def load_in_doubt_writes(store: Store, operation_id: str | None = None) ->
     ]
     # Read after the operations, so that none is of an instance that has started since.
     live_instances = await store.list_live_instances()
-    unowned = {
-        record.id: record
+    unowned = [
+        record
         for record in unfinished
         if _is_operation_in_doubt(record) or record.instance not in live_instances
-    }
+    ]
     # Read last: an owner may have recorded an outcome meanwhile.
-    writes_by_operation = await repository.load_writes(*unowned)
+    writes_by_operation = await repository.load_writes(*(record.id for record in unowned))
     in_doubt = [
         (record, write)
-        for record in unowned.values()
+        for record in unowned
         if (write := _find_write_in_doubt(record, writes_by_operation[record.id]))
     ]
     names = await _load_legacy_ids_by_operation(store, in_doubt)
@@ -113,35 +109,25 @@ async def load_in_doubt_writes(store: Store, operation_id: str | None = None) ->
 def advise_to_wait(
     writes: Sequence[WriteInDoubt], faults: Mapping[str, str | None]
 ) -> list[WriteInDoubt]:
-    """Changes the advice for writes that nobody should settle now.
+    """Changes the advice for writes whose service does not answer: nobody should settle them now.
 
     ``faults`` are those of `/readyz`, by the name of the check.
     """
-    return [
-        replace(write, to_do=_format_wait_advice(write, problem.partition(":")[0]))
-        if (problem := _find_service_problem(write.record, faults))
-        else write
-        for write in writes
-    ]
-
-
-def _find_service_problem(record: OperationRecord, faults: Mapping[str, str | None]) -> str | None:
-    """Returns what keeps the service that the write was sent to from answering."""
-    kinds = ("legacy",) if record.is_forwarded else ("service", "environments")
-    return next(
-        (
-            problem
-            for kind in kinds
-            if (problem := faults.get(f"{kind}.{record.tenant.environment}"))
-        ),
-        None,
-    )
-
-
-def _format_wait_advice(write: WriteInDoubt, problem: str) -> str:
-    if write.record.is_forwarded:
-        return f"{problem}: wait; nothing to do yet. When it is back, {write.to_do}"
-    return WAIT_ADVICE.format(problem=problem)
+    advised = []
+    for write in writes:
+        is_forwarded, environment = write.record.is_forwarded, write.record.tenant.environment
+        kinds = ("legacy",) if is_forwarded else ("service", "environments")
+        problems = (faults.get(f"{kind}.{environment}") for kind in kinds)
+        if problem := next(filter(None, problems), None):
+            then = (
+                f"When it is back, {write.to_do}"
+                if is_forwarded
+                else "The gateway finds out the outcome when the service is back"
+            )
+            advice = f"{problem.partition(':')[0]}: wait; nothing to do yet. {then}"
+            write = replace(write, to_do=advice)  # noqa: PLW2901
+        advised.append(write)
+    return advised
 
 
 def _is_operation_in_doubt(record: OperationRecord) -> bool:
@@ -350,10 +336,11 @@ async def record_operator_verdict(store: Store, shown_id: str, verdict: str) -> 
         write_in_doubt = await _load_write_in_doubt(store, record, id_)
     # A verdict that it did not happen allows a retry to send the payment again. Until the service
     # rejects the request as too old, it may still be carried out.
-    seconds_to_wait = _compute_seconds_until_absence_is_certain(store, write)
-    if verdict == ABSENT and seconds_to_wait:
+    remaining = write.recorded_at + SURE_AFTER_AGE - store.clock()
+    if verdict == ABSENT and remaining > timedelta():
+        seconds = int(remaining.total_seconds()) + 1
         raise ActionRefused(
-            f"{shown_id} was sent a moment ago and may still be carried out; check again in {seconds_to_wait} s"
+            f"{shown_id} was sent a moment ago and may still be carried out; check again in {seconds} s"
         )
     if verdict not in OPERATOR_OUTCOMES:
         verdict = await _resolve_unclaimed_service_id(store, record, verdict)
@@ -403,12 +390,6 @@ def check_operator_verdict(write: Write, verdict: str) -> None:
             f"the id after --made must be {prefix}- followed by letters and digits; copy it from "
             "the service's dashboard"
         )
-
-
-def _compute_seconds_until_absence_is_certain(store: Store, write: Write) -> int:
-    """Returns the seconds until a write that cannot be seen certainly did not happen."""
-    remaining: timedelta = write.recorded_at + SURE_AFTER_AGE - store.clock()
-    return max(0, int(remaining.total_seconds()) + 1) if remaining > timedelta() else 0
 
 
 async def _resolve_unclaimed_service_id(

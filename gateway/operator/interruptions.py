@@ -12,14 +12,12 @@ from gateway.auth.key_rows import (
     find_keys_by_name_or_prefix,
     load_tenants_with_credentials,
 )
-from gateway.operator import ActionRefused
+from gateway.operator import UNKNOWN_MERCHANT, ActionRefused
 from gateway.storage import Store, Tenant
 from gateway.storage.audit_log import AuditEvent, list_audit_events
 from gateway.storage.brownout_rows import Brownout
 from gateway.storage.freezes import WRITES_FROZEN, WRITES_UNFROZEN, Freeze, list_freezes
 from gateway.storage.request_counts import UsageSummary, load_usage_summaries
-
-UNKNOWN_MERCHANT = "no merchant has this name; `payout-gateway keys list` shows the merchants"
 
 
 async def resolve_freeze_scope(

@@ -11,11 +11,7 @@ from typing import Any
 
 import structlog
 
-from gateway.auth.key_rows import (
-    load_credentials,
-    load_tenants_with_active_keys,
-    load_tenants_with_credentials,
-)
+from gateway.auth.key_rows import load_credentials, load_tenants_with_credentials
 from gateway.auth.keys import ApiKey
 from gateway.config.settings import Settings
 from gateway.observability import logs
@@ -141,10 +137,6 @@ class Reconciler:
             for tenant in await load_tenants_with_credentials(self._store)
             if merchant in (None, tenant.merchant) and environment in (None, tenant.environment)
         ]
-
-    async def find_tenants_without_active_keys(self) -> set[Tenant]:
-        """Returns the tenants whose clients cannot start batches, because no key is active."""
-        return {*await self.list_tenants()} - await load_tenants_with_active_keys(self._store)
 
     async def reconcile(
         self,
@@ -275,7 +267,12 @@ class Reconciler:
             status = failure.status if isinstance(failure, Refused) else None
             reason = f"refused, status {status}" if status else str(failure)
             problem = f"it could not be read ({reason})"
-            advice = f"{_format_unreadable_object_advice(status)}, and run this again"
+            action = (
+                "run `payout-gateway keys verify`, fix the credentials or revoke the merchant's keys"
+                if status in (401, 403)
+                else "check that the service can be reached"
+            )
+            advice = f"{action}, and run this again"
             report.unreadable_objects.append(
                 Finding(check.owner, "unreadable", check.id, problem, advice)
             )
@@ -342,10 +339,11 @@ class Reconciler:
         caller = await self._load_caller(check.owner)
         for attempts_left in reversed(range(MAX_READ_ATTEMPTS)):
             try:
+                if check.counted_as != "batches":
+                    return await self._executor.execute(check.build_flow(), caller)
                 # Read again for each attempt.
-                is_batch = check.counted_as == "batches"
-                busy = {"is_busy": await self._is_busy(check)} if is_batch else {}
-                return await self._executor.execute(check.build_flow(**busy), caller)
+                is_busy = await self._is_busy(check)
+                return await self._executor.execute(check.build_flow(is_busy=is_busy), caller)
             # A client changed the object while it was read.
             except Conflict:
                 if not attempts_left:
@@ -375,12 +373,6 @@ class Reconciler:
             )
             self._callers[owner] = Caller(key, "reconcile")
         return self._callers[owner]
-
-
-def _format_unreadable_object_advice(status: int | None) -> str:
-    if status in (401, 403):
-        return "run `payout-gateway keys verify`, fix the credentials or revoke the merchant's keys"
-    return "check that the service can be reached"
 
 
 @asynccontextmanager

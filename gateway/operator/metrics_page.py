@@ -45,8 +45,6 @@ IN_FLIGHT_PERIOD = timedelta(seconds=60)
 IS_SUPERSEDED_CONDITION = text(IS_SUPERSEDED)
 """The exact conditions of the partial indexes; with others, a database scans the whole table."""
 
-UNKNOWN_VALUE = math.nan
-
 
 @dataclass(frozen=True, slots=True)
 class StateGauges:
@@ -66,6 +64,17 @@ class StateGauges:
     freezes: int
     keys: Mapping[str, int]
     is_restored: bool
+
+
+GAUGES = {
+    "in_doubt_writes": metrics.in_doubt_writes,
+    "in_doubt_seconds": metrics.in_doubt_age_seconds,
+    "open_operations": metrics.open_writes,
+    "superseded_batches": metrics.superseded_batches,
+    "freezes": metrics.freezes,
+    "is_restored": metrics.database_restored,
+}
+"""By the name of the figure."""
 
 
 async def load_state_gauges(store: Store) -> StateGauges:
@@ -195,12 +204,8 @@ class MetricsPage:
 
     def _set_state_gauges(self, gauges: StateGauges) -> None:
         metrics.database_up.set(self._store.database.write_error is None)
-        metrics.in_doubt_writes.set(gauges.in_doubt_writes)
-        metrics.in_doubt_age_seconds.set(gauges.in_doubt_seconds)
-        metrics.open_writes.set(gauges.open_operations)
-        metrics.superseded_batches.set(gauges.superseded_batches)
-        metrics.freezes.set(gauges.freezes)
-        metrics.database_restored.set(gauges.is_restored)
+        for name, gauge in GAUGES.items():
+            gauge.set(getattr(gauges, name))
         keys_by_environment = dict.fromkeys(self._environments, 0) | dict(gauges.keys)
         for environment, key_count in keys_by_environment.items():
             metrics.api_keys.labels(environment).set(key_count)
@@ -208,13 +213,6 @@ class MetricsPage:
     def _clear_state_gauges(self) -> None:
         """Clears the gauges: stale values must not look current."""
         metrics.database_up.set(0)
-        for gauge in (
-            metrics.in_doubt_writes,
-            metrics.in_doubt_age_seconds,
-            metrics.open_writes,
-            metrics.superseded_batches,
-            metrics.freezes,
-            metrics.database_restored,
-        ):
-            gauge.set(UNKNOWN_VALUE)
+        for gauge in GAUGES.values():
+            gauge.set(math.nan)
         metrics.api_keys.clear()

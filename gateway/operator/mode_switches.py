@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gateway.auth.key_rows import find_single_key, load_listed_keys
 from gateway.config.settings import Settings
 from gateway.observability.plurals import join_names
-from gateway.operator import ActionRefused
+from gateway.operator import UNKNOWN_MERCHANT, ActionRefused
 from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import AuditEvent, list_audit_events
 from gateway.storage.id_rows import load_current_ids_by_legacy_id
@@ -110,9 +110,7 @@ async def plan_switch(
         found = find_single_key(keys, key)
         name, tenants = found.name, [found.tenant]
     if not tenants:
-        raise ActionRefused(
-            "no merchant has this name; `payout-gateway keys list` shows the merchants"
-        )
+        raise ActionRefused(UNKNOWN_MERCHANT)
     effects = [MODE_DESCRIPTIONS[mode].format(answers=settings.comparing.answers)]
     if mode == TRANSLATE:
         effects += await _describe_translation_effects(store, tenants, groups)
@@ -155,14 +153,13 @@ async def _count_missing_batches(store: Store, ledger: ObjectStateStore, tenant:
 
 
 def _check_legacy_base_url_is_set(settings: Settings, tenants: Sequence[Tenant]) -> None:
-    environments = settings.environments.map_configured_environments_by_name()
-    for name in (tenant.environment for tenant in tenants):
+    urls = settings.environments.map_legacy_base_urls_by_environment()
+    for name in (tenant.environment for tenant in tenants if tenant.environment not in urls):
         # Running gateways would accept the switch and answer 500 to every request of the key.
-        if name not in environments or not environments[name].legacy_base_url:
-            raise ActionRefused(
-                f"environments.{name}.legacy_base_url is not set, so the gateway cannot reach the "
-                "legacy service; set it, restart the gateway, then switch"
-            )
+        raise ActionRefused(
+            f"environments.{name}.legacy_base_url is not set, so the gateway cannot reach the "
+            "legacy service; set it, restart the gateway, then switch"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,7 +262,9 @@ def format_trace(object_trace: ObjectTrace) -> list[str]:
         (record.started_at, _format_request(record, object_trace))
         for record in object_trace.operations
     ]
-    entries += [(act.at, [_format_event(act)]) for act in object_trace.events]
+    for event in object_trace.events:
+        head = f"{format_time(event.at)}  {event.actor} {event.action}"
+        entries.append((event.at, [f"{head}: {describe_scope(event.scope)}"]))
     for _when, event_lines in sorted(entries, key=lambda entry: entry[0]):
         lines += ["", *event_lines]
     return lines
@@ -272,16 +274,16 @@ def _format_fact(value: Any) -> str:
     return json.dumps(value, default=str) if isinstance(value, dict | list | bool) else str(value)
 
 
-def _format_event(event: AuditEvent) -> str:
-    return f"{format_time(event.at)}  {event.actor} {event.action}: {describe_scope(event.scope)}"
-
-
 def _format_request(record: OperationRecord, object_trace: ObjectTrace) -> list[str]:
     head = f"{format_time(record.started_at)}  {record.operation}, key {record.key_name}, request {record.request_id}"
     record_writes = object_trace.writes[record.id]
     outcome = _describe_operation_state(record, record_writes)
     state = f"{outcome}: {record.reason}" if record.reason else outcome
-    lines = [_format_call(write, record, object_trace.events) for write in record_writes]
+    lines = []
+    for write in record_writes:
+        created = f", created {write.object_id}" if write.object_id else ""
+        result = _format_outcome(write, record, object_trace.events)
+        lines.append(f"{write.method} {write.path}  {result}{created}")
     lines += _explain_request_without_service_change(record, record_writes)
     return [f"{head}, {state}", *(f"    {line}" for line in lines)]
 
@@ -307,11 +309,6 @@ def _describe_operation_state(record: OperationRecord, record_writes: Sequence[W
     if record.state == UNDONE and not has_happened:
         return "did not happen"
     return STATE_WORDS.get(record.state, record.state)
-
-
-def _format_call(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
-    created = f", created {write.object_id}" if write.object_id else ""
-    return f"{write.method} {write.path}  {_format_outcome(write, record, events)}{created}"
 
 
 def _format_outcome(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:

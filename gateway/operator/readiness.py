@@ -80,7 +80,16 @@ class KeyReadiness:
     @property
     def obstacles(self) -> list[str]:
         """Sentences that say what is missing before the key is ready, other than differences."""
-        sentences = [self._missing_reads_sentence] if self.missing_reads else []
+        sentences, key = [], shlex.quote(self.key)
+        if self.missing_reads:
+            sentence = f"Used by the key but never compared: {', '.join(self.missing_reads)}."
+            if "list_payments" in self.missing_reads:
+                sentence += (
+                    " The payments of all batches are compared once every batch is imported: run "
+                    f"`payout-gateway cutover import --key {key}` with the key itself in "
+                    "$LEGACY_API_KEY, and let the client list them again."
+                )
+            sentences.append(sentence)
         tallies = [(name, self.operations[name]) for name in self.mostly_incomparable_reads]
         if counts := [
             f"{name} ({tally.compared} of {tally.compared + tally.failed} compared)"
@@ -89,22 +98,9 @@ class KeyReadiness:
             sentences.append(
                 f"Mostly not comparable: {', '.join(counts)}. A service did not answer, or batches "
                 "are not imported yet (`payout-gateway cutover import`). When that is repaired, reset "
-                f"the statistics: `payout-gateway compare report --key {shlex.quote(self.key)} --forget`."
+                f"the statistics: `payout-gateway compare report --key {key} --forget`."
             )
         return sentences
-
-    @property
-    def _missing_reads_sentence(self) -> str:
-        hint = (
-            "The payments of all batches are compared once every batch is imported: run "
-            f"`payout-gateway cutover import --key {shlex.quote(self.key)}` with the key itself in "
-            "$LEGACY_API_KEY, and let the client list them again."
-        )
-        is_list_missing = "list_payments" in self.missing_reads
-        return (
-            f"Used by the key but never compared: {', '.join(self.missing_reads)}."
-            + f" {hint}" * is_list_missing
-        )
 
     @property
     def has_unexplained_status_difference(self) -> bool:

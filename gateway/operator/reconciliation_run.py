@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.auth.key_rows import load_tenants_with_active_keys
 from gateway.config.settings import Settings
 from gateway.operator import ActionRefused
 from gateway.operator.in_doubt_writes import WriteInDoubt, load_in_doubt_writes
 from gateway.operator.ledger_reconciliation import (
     Finding,
     ProgressCallback,
-    Reconciler,
     ReconciliationReport,
     open_reconciler,
 )
@@ -82,7 +82,7 @@ async def reconcile_and_clear_restored_flag(
                 "no key has this merchant and environment; `payout-gateway keys list` shows the keys"
             )
         report = await reconciler.reconcile(tenants, progress, was_restored=was_restored)
-        skipped_tenants = await _leave_out_revoked_tenants(reconciler, report)
+        skipped_tenants = await _leave_out_revoked_tenants(store, report)
         # A write in doubt is a finding: what it changed cannot be compared.
         in_doubt = [
             write
@@ -106,17 +106,13 @@ async def reconcile_and_clear_restored_flag(
         return result
 
 
-async def _leave_out_revoked_tenants(
-    reconciler: Reconciler, report: ReconciliationReport
-) -> list[Tenant]:
+async def _leave_out_revoked_tenants(store: Store, report: ReconciliationReport) -> list[Tenant]:
     """Takes tenants that cannot be read out of the report if none of their keys is active.
 
     Nobody can start one of their batches, and the service may not accept their credentials again.
     """
-    if not report.unreadable_objects:
-        return []
-    revoked = await reconciler.find_tenants_without_active_keys()
-    left_out = sorted({finding.owner for finding in report.unreadable_objects} & revoked)
+    unreadable = {finding.owner for finding in report.unreadable_objects}
+    left_out = sorted(unreadable - await load_tenants_with_active_keys(store))
     report.unreadable_objects = [
         finding for finding in report.unreadable_objects if finding.owner not in left_out
     ]

@@ -78,40 +78,34 @@ class RestoreDetector:
         if position.mark < self._known_mark and not position.is_restored:
             await set_restored_flag(self._store, self._known_mark)
         if position.is_restored or position.mark < self._known_mark:
-            self._log_restore_once()
+            # Once per restore, not once per second.
+            if not self._is_restored:
+                log.error(
+                    "database_restored",
+                    database=self._store.database.location,
+                    reason=f"{RESTORED_MESSAGE}; {RESTORED_CONSEQUENCE}",
+                    hint=RESTORED_ADVICE,
+                )
+            self._is_restored = True
             return
         self._is_restored, self._known_mark = False, position.mark
         # Only when it advanced: an idle gateway does not write to disk.
         if self._known_mark > self._written_mark:
             await self._write_mark_file(self._known_mark)
 
-    def _log_restore_once(self) -> None:
-        if not self._is_restored:
-            # Once per restore, not once per second.
-            log.error(
-                "database_restored",
-                database=self._store.database.location,
-                reason=f"{RESTORED_MESSAGE}; {RESTORED_CONSEQUENCE}",
-                hint=RESTORED_ADVICE,
-            )
-        self._is_restored = True
-
     async def _write_mark_file(self, mark: HighWaterMark) -> None:
         try:
             await asyncio.to_thread(write_high_water_mark_if_greater, self._path, mark)
         except OSError as error:
-            self._log_unwritable_mark_once(error)
-            return
-        self._written_mark, self._was_write_ok = mark, True
-
-    def _log_unwritable_mark_once(self, error: OSError) -> None:
-        if self._was_write_ok:
-            log.warning(
-                "restore_mark_not_written",
-                reason=f"{error.strerror}; this machine will not notice if an older copy of the "
-                "database is restored",
-                **{"file.path": str(self._path)},
-                hint="give the gateway's user write permission on the file, or set "
-                "state.mark_file to another path",
-            )
-        self._was_write_ok = False
+            if self._was_write_ok:
+                log.warning(
+                    "restore_mark_not_written",
+                    reason=f"{error.strerror}; this machine will not notice if an older copy of the "
+                    "database is restored",
+                    **{"file.path": str(self._path)},
+                    hint="give the gateway's user write permission on the file, or set "
+                    "state.mark_file to another path",
+                )
+            self._was_write_ok = False
+        else:
+            self._written_mark, self._was_write_ok = mark, True

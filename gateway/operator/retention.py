@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -261,7 +261,9 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
     ledger = ObjectStateStore(store)
     recipient_ids = await _load_all_ids_of_recipient(store, owner, recipient)
     await _wait_for_unfinished_operations(store, owner)
-    answers = await _count_stored_answers(store, owner, recipient_ids)
+    operations = OperationRepository(store, ledger)
+    records = await operations.list_by_object(owner, recipient_ids)
+    answers = sum(record.response is not None for record in records)
     payments_by_batch = await ledger.load_facts_by_id(owner, "payments")
     payment_counts = Counter(
         batch
@@ -324,11 +326,6 @@ async def _wait_for_unfinished_operations(store: Store, owner: Tenant) -> None:
             "writes of this merchant are in progress or in doubt and may concern this recipient; "
             "see `payout-gateway writes unsettled`, and try again when there are none"
         )
-
-
-async def _count_stored_answers(store: Store, owner: Tenant, names: Iterable[str]) -> int:
-    records = await OperationRepository(store, ObjectStateStore(store)).list_by_object(owner, names)
-    return sum(record.response is not None for record in records)
 
 
 async def _strip_recipient_data_from_batch(

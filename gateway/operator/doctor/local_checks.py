@@ -17,9 +17,9 @@ from gateway.operator.preflight import check_settings_are_runnable
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE, is_restored
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.audit_log import describe_scope
-from gateway.storage.brownout_rows import Brownout, list_planned_and_active_brownouts
+from gateway.storage.brownout_rows import list_planned_and_active_brownouts
 from gateway.storage.database import Transaction
-from gateway.storage.freezes import Freeze, list_freezes
+from gateway.storage.freezes import list_freezes
 from gateway.storage.restore_detection import NO_MARK, load_restore_state
 from gateway.storage.tables import counters
 
@@ -113,26 +113,19 @@ async def check_freezes_and_brownouts(store: Store) -> list[Finding]:
     """Reports freezes and brownouts that may have been forgotten. Raises StoreUnavailable."""
     now, freezes = store.clock(), await list_freezes(store)
     brownouts = await list_planned_and_active_brownouts(store, now)
-    return [
-        *map(_build_freeze_finding, freezes),
-        *(_build_brownout_finding(each) for each in brownouts if each.begins_at <= now),
-    ]
-
-
-def _build_freeze_finding(freeze: Freeze) -> Finding:
-    scope, since = freeze.scope, f"{freeze.since:%Y-%m-%d %H:%M} UTC"
-    description = f"writes have been frozen since {since}: {describe_scope(scope)}"
-    advice = f"to resume them, run `{format_unfreeze_command(scope)}`"
-    environment = scope.environment or ALL_ENVIRONMENTS
-    return Finding(environment, "freeze", "warning", description, advice)
-
-
-def _build_brownout_finding(brownout: Brownout) -> Finding:
-    description = f"requests are refused until {brownout.ends_at:%Y-%m-%d %H:%M} UTC: {describe_window_scope(brownout)}"
-    advice = (
-        f"no action needed if this is intended; `payout-gateway brownout off {brownout.id}` ends it"
-    )
-    return Finding(ALL_ENVIRONMENTS, "brownout", "warning", description, advice)
+    findings = []
+    for freeze in freezes:
+        since = f"{freeze.since:%Y-%m-%d %H:%M} UTC"
+        description = f"writes have been frozen since {since}: {describe_scope(freeze.scope)}"
+        advice = f"to resume them, run `{format_unfreeze_command(freeze.scope)}`"
+        environment = freeze.scope.environment or ALL_ENVIRONMENTS
+        findings.append(Finding(environment, "freeze", "warning", description, advice))
+    for brownout in (each for each in brownouts if each.begins_at <= now):
+        until, scope = f"{brownout.ends_at:%Y-%m-%d %H:%M} UTC", describe_window_scope(brownout)
+        description = f"requests are refused until {until}: {scope}"
+        advice = f"no action needed if this is intended; `payout-gateway brownout off {brownout.id}` ends it"
+        findings.append(Finding(ALL_ENVIRONMENTS, "brownout", "warning", description, advice))
+    return findings
 
 
 def build_unavailable_state_finding(unavailable: StoreUnavailable) -> Finding:

@@ -320,23 +320,21 @@ class _ServiceCheck:
             if refusals:
                 self._add(LIST_ENDPOINT, "warning", *_describe_unclear_list(refusals[-1]))
             return bool(refusals)
-        if is_available:
-            self._add(LIST_ENDPOINT, "ok", "the service has it: it answered just now")
-            return True
-        result = (
-            f"the service does not have it: it answered status {refusals[-1]} just now; batches "
-            "are listed from the gateway's records"
-        )
-        if not capability.get("present"):
-            self._add(LIST_ENDPOINT, "ok", result)
-            return True
-        self._add(
-            LIST_ENDPOINT,
-            "warning",
-            f"{result}. It had it before: batches created elsewhere are no longer listed",
-            "if a proxy in front of the service gave this answer, fix the proxy and run `payout-gateway doctor` "
-            "again",
-        )
+        state: State = "ok"
+        result, advice = "the service has it: it answered just now", ""
+        if not is_available:
+            result = (
+                f"the service does not have it: it answered status {refusals[-1]} just now; batches "
+                "are listed from the gateway's records"
+            )
+            if capability.get("present"):
+                state = "warning"
+                result += ". It had it before: batches created elsewhere are no longer listed"
+                advice = (
+                    "if a proxy in front of the service gave this answer, fix the proxy and run "
+                    "`payout-gateway doctor` again"
+                )
+        self._add(LIST_ENDPOINT, state, result, advice)
         return True
 
     async def _check_forced_optional_endpoints(self) -> None:

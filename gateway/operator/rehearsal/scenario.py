@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -29,14 +30,11 @@ def load_table(name: str) -> list[list[str]]:
     return [[cell.strip() for cell in row[1:-1].split("|")] for row in rows]
 
 
-def _expand_choices(cells: list[str]) -> list[Step]:
-    """Returns a step for each choice: the first one of all angle brackets, the second one…"""
+def _expand_choices(cells: list[str]) -> Iterator[Step]:
+    """Yields a step for each choice: the first one of all angle brackets, the second one…"""
     choices = [text.split() for text in re.findall("<(.*?)>", "".join(cells))] or [[""]]
-    return [Step(*(_choose(cell, i) for cell in cells)) for i in range(len(choices[0]))]
-
-
-def _choose(cell: str, number: int) -> str:
-    return re.sub("<(.*?)>", lambda choices: choices[1].split()[number], cell)
+    for number in range(len(choices[0])):
+        yield Step(*(re.sub("<(.*?)>", lambda m: m[1].split()[number], cell) for cell in cells))  # noqa: B023
 
 
 STEPS = [step for cells in load_table("scenario.md") for step in _expand_choices(cells)]
