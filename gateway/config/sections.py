@@ -70,13 +70,6 @@ class Server(Section):
         return "https" if self.tls_certificate_file else "http"
 
 
-def _is_clear_text(address: str) -> bool:
-    """Whether requests to the address cross a network unencrypted."""
-    parts = urlsplit(address)
-    # A host name that resolves to loopback is not looked up: checking needs no network.
-    return parts.scheme == "http" and not is_loopback_host(parts.hostname or "")
-
-
 class Environment(Section):
     # Declared before the URLs, because their validators read it.
     allow_http: bool = False
@@ -87,7 +80,10 @@ class Environment(Section):
     @field_validator("base_url", "legacy_base_url")
     @classmethod
     def _check_https_unless_http_allowed(cls, address: str, info: ValidationInfo) -> str:
-        if _is_clear_text(address) and not info.data.get("allow_http"):
+        parts = urlsplit(address)
+        # A host name that resolves to loopback is not looked up: checking needs no network.
+        is_remote = parts.scheme == "http" and not is_loopback_host(parts.hostname or "")
+        if is_remote and not info.data.get("allow_http"):
             raise ValueError(
                 "API keys and personal data would cross a network in clear text; use https://, "
                 "or set allow_http = true on a private network"
