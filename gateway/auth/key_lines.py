@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from gateway.auth.signing import Credentials
 from gateway.config.section import list_problems
 from gateway.config.value_types import Network
+from gateway.payloads import json_codec
 from gateway.storage.tenants import Tenant
 
 
@@ -131,11 +132,12 @@ def parse_credentials(data: bytes) -> Credentials:
 def _parse_object(shape: type[Shape], number: int, line: bytes) -> Shape:
     try:
         # The decoders' errors hold the input (``doc``, ``object``), so only their kind is reported.
-        parsed = json.loads(line.decode(), object_pairs_hook=_build_unique_object)
+        parsed = json.loads(line.decode(), object_pairs_hook=json_codec.build_unique_object)
     except UnicodeDecodeError:
         raise ImportRefused(number, "", "not UTF-8 text") from None
-    except _DuplicateMemberError as duplicate:
-        raise ImportRefused(number, str(duplicate), "duplicate field") from None
+    except json_codec.DuplicateKeyError as duplicate:
+        name = _escape_unprintable_name(duplicate.key)
+        raise ImportRefused(number, name, "duplicate field") from None
     except (ValueError, RecursionError):
         raise ImportRefused(number, "", "not JSON") from None
     if not isinstance(parsed, dict):
@@ -144,20 +146,6 @@ def _parse_object(shape: type[Shape], number: int, line: bytes) -> Shape:
         return shape.model_validate(parsed)
     except ValidationError as error:
         raise _convert_validation_error(number, error) from None
-
-
-class _DuplicateMemberError(Exception):
-    pass
-
-
-def _build_unique_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Builds an object, and raises if a member is repeated: ``json`` would keep the last one."""
-    values: dict[str, Any] = {}
-    for name, value in members:
-        if name in values:
-            raise _DuplicateMemberError(_escape_unprintable_name(name))
-        values[name] = value
-    return values
 
 
 def _escape_unprintable_name(name: str) -> str:

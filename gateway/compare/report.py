@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +19,7 @@ from gateway.compare.findings import Findings, build_sort_key
 from gateway.compare.masking import Redactor
 from gateway.compare.rules import IdRule, Rules
 from gateway.compare.run import Run
+from gateway.config.value_types import is_loopback_host
 
 FORMAT, VERSION = "payout-gateway compare", 1
 
@@ -127,7 +127,8 @@ def _build_warnings(run: Run) -> Iterator[str]:
         # Otherwise two refusals would look like two equal answers.
         if rate_limited:
             yield f"{side.name.title()} answered 429 {_format_count(rate_limited, 'time')}: its rate limit was reached."
-        if _is_unencrypted_remote_url(side.url):
+        parts = urlsplit(side.url)
+        if parts.scheme == "http" and not is_loopback_host(parts.hostname or ""):
             yield f"{side.name.title()} is called without TLS: its API key is sent in clear text."
     redirected = sum(
         count for pair, count in statuses if all(300 <= status < 400 for status in pair)
@@ -140,16 +141,6 @@ def _build_warnings(run: Run) -> Iterator[str]:
         )
     if statuses and not any(all(200 <= status < 300 for status in pair) for pair, _ in statuses):
         yield "No response was a success on both sides: only error responses were compared."
-
-
-def _is_unencrypted_remote_url(url: str) -> bool:
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    try:
-        is_local = ip_address(host).is_loopback
-    except ValueError:
-        is_local = host == "localhost"
-    return parts.scheme == "http" and not is_local
 
 
 def _count_results(run: Run, difference_count: int) -> dict[str, int]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NoReturn
 
+from gateway.payloads import json_codec
+
 JSON = Any
 """``str``, ``Number``, ``bool``, ``None``, ``dict`` or ``list``."""
 
@@ -47,9 +49,10 @@ def loads_strict(data: bytes) -> JSON:
     try:
         # Tolerates a byte order mark, as many clients do; its presence is compared separately.
         value = _DECODER.decode(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, json_codec.DuplicateKeyError):
         value = ABSENT
-    if value is ABSENT or _is_too_deep(data, value):
+    # Hostile input must not exhaust the stack.
+    if value is ABSENT or json_codec.is_nested_deeper_than(value, MAX_DEPTH):
         raise InvalidJson  # outside the handler: the text of a cause would contain the input
     return value
 
@@ -57,29 +60,6 @@ def loads_strict(data: bytes) -> JSON:
 def describe_json_type(value: JSON) -> str:
     """Returns the JSON type of a value for people: ``text``, ``number``, ``object``…"""
     return _TYPE_NAMES.get(type(value), "object")
-
-
-def _is_too_deep(data: bytes, value: JSON) -> bool:
-    # Cheap, and enough for nearly all answers: brackets within strings only make it too careful.
-    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
-        return False
-    # Breadth first and without recursion: hostile input must not exhaust the stack.
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        containers = [item.values() if isinstance(item, dict) else item for item in level]
-        level = [
-            item for container in containers for item in container if isinstance(item, dict | list)
-        ]
-        if not level:
-            return False
-    return True
-
-
-def _build_object(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        raise ValueError  # parsers disagree on which value of a duplicate key counts
-    return value
 
 
 def _reject_nan_and_infinity(_text: str) -> NoReturn:
@@ -92,7 +72,7 @@ _TYPE_NAMES = {
 }  # fmt: skip
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_build_object,
+    object_pairs_hook=json_codec.build_unique_object,
     parse_float=Number,
     parse_int=Number,
     parse_constant=_reject_nan_and_infinity,

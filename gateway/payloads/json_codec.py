@@ -61,7 +61,7 @@ def _decode_if_lossless(data: bytes, max_depth: int = MAX_DEPTH) -> tuple[Any, b
             value = _SHALLOW_DECODER.decode(data)
         except msgspec.ValidationError:
             value = loads_trusted(data)
-            if _is_nested_deeper_than(value, max_depth):
+            if is_nested_deeper_than(value, max_depth):
                 return None
         written = encode_plain_value(value)
     except (ValueError, ArithmeticError, RecursionError):  # a DecodeError is a ValueError, too
@@ -81,7 +81,7 @@ def _decode_strictly(data: bytes, max_depth: int = MAX_DEPTH) -> tuple[str, tupl
     Returns the reason for a refusal, or "" and the value with its compact text.
     """
     reason, value = _decode_strictly_with_refusal_reason(data)
-    if not reason and _is_nested_deeper_than(value, max_depth):
+    if not reason and is_nested_deeper_than(value, max_depth):
         reason = f"nested deeper than {MAX_DEPTH}"
     return reason, (value, b"" if reason else encode_plain_value(value))
 
@@ -105,7 +105,7 @@ def _decode_strictly_with_refusal_reason(data: bytes) -> tuple[str, Any]:
         return f"nested deeper than {MAX_DEPTH}", None
     except (ValueError, ArithmeticError):  # from ``parse_number`` and from ``int``
         return f"a number of more than {MAX_DIGITS} digits", None
-    except _DuplicateKeyError as error:
+    except DuplicateKeyError as error:
         # Shortened, because the key is the client's and may be as long as the body.
         return f"the key {error.key[:60]!r} twice in one object", None
     return "", value
@@ -127,7 +127,7 @@ def _list_nested_items(level: Sequence[Any]) -> list[Any]:
     return [*chain.from_iterable(fields), *chain.from_iterable(lists)]
 
 
-def _is_nested_deeper_than(value: Any, max_depth: int) -> bool:
+def is_nested_deeper_than(value: Any, max_depth: int) -> bool:
     """Whether a decoded value is nested deeper than ``max_depth``."""
     level = [value]
     for _ in range(max_depth):
@@ -137,25 +137,28 @@ def _is_nested_deeper_than(value: Any, max_depth: int) -> bool:
     return not _NESTS.isdisjoint(map(type, level))
 
 
-class _DuplicateKeyError(Exception):
+class DuplicateKeyError(Exception):
     def __init__(self, key: str) -> None:
         super().__init__(key)
         self.key = key
 
 
-def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def build_unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Builds an object; raises DuplicateKeyError."""
     fields = dict(pairs)
     # Parsers differ in which of two equal keys they keep, and a guess could pay the wrong amount.
     if len(fields) != len(pairs):
         seen_keys: set[str] = set()
         for key, _ in pairs:
             if key in seen_keys:
-                raise _DuplicateKeyError(key)
+                raise DuplicateKeyError(key)
             seen_keys.add(key)
     return fields
 
 
-_STRICT_DECODER = simplejson.JSONDecoder(object_pairs_hook=_build_object, parse_float=parse_number)
+_STRICT_DECODER = simplejson.JSONDecoder(
+    object_pairs_hook=build_unique_object, parse_float=parse_number
+)
 _SHALLOW_TYPE: Any = None | bool | int | str
 for _ in range(_SHALLOW_DEPTH):
     _SHALLOW_TYPE = Union[None, bool, int, str, dict[str, _SHALLOW_TYPE], list[_SHALLOW_TYPE]]  # noqa: UP007
