@@ -21,7 +21,7 @@ from gateway.operator import ActionRefused
 from gateway.operator.ledger_reconciliation import open_flow_executor
 from gateway.operator.legacy_reads import LegacyReader, LegacyReadFailed, ReadBudget
 from gateway.operator.mode_switches import IMPORT_RECORD
-from gateway.storage import ObjectStateStore, Store
+from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.id_rows import IdCollisionError, load_current_ids_by_legacy_id, save_legacy_ids
 from gateway.upstream.client import create_circuit_breakers
 from gateway.upstream.passthrough import open_passthrough_client
@@ -78,39 +78,33 @@ class ImportOptions:
     is_moving_open_batches: bool = False
 
 
+@dataclass(slots=True)
 class CutoverImport:
     """One import run of one tenant. Create it with ``open_cutover``."""
 
-    def __init__(
-        self,
-        store: Store,
-        executor: FlowExecutor,
-        reads: LegacyReader,
-        key: ApiKey,
-        options: ImportOptions,
-    ) -> None:
-        self._store = store
-        self._ledger = ObjectStateStore(store)
-        self._executor = executor
-        self._reads = reads
-        self._owner = key.tenant
-        self._caller = Caller(key, "cutover")
-        self._options = options
-        self._report = ImportReport()
-        self._objects_done = 0
-        self._listed_batch_ids: set[str] = set()
-        """Ids of the batches that the legacy service listed."""
-        self._dry_run_ids: dict[str, str] = {}
-        """Legacy to current ids that a dry run would store; batches are matched by their
-        recipients.
-        """
+    store: Store
+    ledger: ObjectStateStore
+    executor: FlowExecutor
+    reads: LegacyReader
+    caller: Caller
+    options: ImportOptions
+    report: ImportReport = field(default_factory=ImportReport)
+    objects_done: int = 0
+    _listed_batch_ids: set[str] = field(default_factory=set)
+    """Ids of the batches that the legacy service listed."""
+    dry_run_ids: dict[str, str] = field(default_factory=dict)
+    """Legacy to current ids that a dry run would store; batches are matched by their recipients."""
+
+    @property
+    def owner(self) -> Tenant:
+        return self.caller.key.tenant
 
     async def run_import(self, progress: ProgressCallback = lambda *_: None) -> ImportReport:
         """Imports recipients, then batches, which refer to them. Raises LegacyReadFailed if a list
         is unreadable.
         """
         # Oldest first: recipients that are created meanwhile are appended, so no page shifts.
-        rows = self._reads.iter_rows("/recipients", "recipients", orderBy="createdAt", sortBy="asc")
+        rows = self.reads.iter_rows("/recipients", "recipients", orderBy="createdAt", sortBy="asc")
         await self._import_rows(rows, self._import_recipient, "recipient", progress)
         # Read once for all batches, because the list may have many pages.
         listed_batches = (await self._run_flow(cutover.load_listed_batches()))["batches"]
@@ -118,16 +112,16 @@ class CutoverImport:
         async def import_batch_row(row: JSON) -> None:
             await self._import_batch(row, listed_batches)
 
-        rows = self._reads.iter_rows("/batches", "batches")
+        rows = self.reads.iter_rows("/batches", "batches")
         await self._import_rows(rows, import_batch_row, "batch", progress)
-        await self._save(CompareAndSet(*IMPORT_RECORD, {"at": self._store.clock().isoformat()}))
+        await self._save(CompareAndSet(*IMPORT_RECORD, {"at": self.store.clock().isoformat()}))
         missing_batches = await self._unmark_batches_missing_at_legacy()
-        routing_marks = await self._ledger.load_facts_by_id(self._owner, ROUTING_KIND)
-        unmarked = self._report.moved_batches + missing_batches if self._options.is_dry_run else 0
+        routing_marks = await self.ledger.load_facts_by_id(self.owner, ROUTING_KIND)
+        unmarked = self.report.moved_batches + missing_batches if self.options.is_dry_run else 0
         # A dry run has removed no mark, so those it would remove are subtracted.
-        self._report.remaining = len(routing_marks) - unmarked
-        self._report.requests = self._reads.request_count
-        return self._report
+        self.report.remaining = len(routing_marks) - unmarked
+        self.report.requests = self.reads.request_count
+        return self.report
 
     async def _import_rows(
         self, rows: AsyncIterator[JSON], import_row: Any, kind: str, progress: ProgressCallback
@@ -151,7 +145,7 @@ class CutoverImport:
                 self._report_unmapped(kind, row["id"], reason)
             finally:
                 slots.release()
-                self._objects_done += 1
+                self.objects_done += 1
 
         tasks = []
         try:
@@ -159,30 +153,30 @@ class CutoverImport:
                 # Before the task is created, so that few rows are in memory at a time.
                 await slots.acquire()
                 tasks.append(asyncio.create_task(import_row_or_report_failure(row)))
-                progress(self._objects_done, None)
+                progress(self.objects_done, None)
         finally:
             # Not cancelled: a row that is being saved is finished and reported.
             await asyncio.gather(*tasks)
 
     async def _run_flow(self, flow: Flow) -> Mapping[str, JSON]:
-        return (await self._executor.execute(flow, self._caller)).body
+        return (await self.executor.execute(flow, self.caller)).body
 
     def _report_unmapped(self, kind: str, id_: str, reason: str) -> None:
-        self._report.unmapped.append(UnmappedObject(kind, str(id_), reason))
+        self.report.unmapped.append(UnmappedObject(kind, str(id_), reason))
 
     def _count_result(self, kind: str, result: str) -> None:
-        self._report.counts[kind][result] += 1
+        self.report.counts[kind][result] += 1
 
     async def _load_current_ids_by_legacy_id(self, legacy_ids: Iterable[str]) -> dict[str, str]:
         requested = set(legacy_ids)
-        known_ids = {name: self._dry_run_ids[name] for name in requested & self._dry_run_ids.keys()}
-        return known_ids | await load_current_ids_by_legacy_id(self._store, self._owner, requested)
+        known_ids = {name: self.dry_run_ids[name] for name in requested & self.dry_run_ids.keys()}
+        return known_ids | await load_current_ids_by_legacy_id(self.store, self.owner, requested)
 
     # Recipients
 
     async def _import_recipient(self, row: JSON) -> None:
         if "payout" not in row:  # a list may omit fields
-            answer = await self._reads.fetch_object(f"/recipients/{row['id']}") or {}
+            answer = await self.reads.fetch_object(f"/recipients/{row['id']}") or {}
             if (row := answer.get("recipient")) is None:
                 return  # deleted meanwhile
         legacy_id = str(row["id"])
@@ -196,7 +190,7 @@ class CutoverImport:
         await self._save_recipient(match["current"], match["facts"])
 
     async def _save_recipient(self, id_: str, facts: Mapping[str, JSON]) -> None:
-        stored = await self._ledger.load(self._owner, "recipient", id_)
+        stored = await self.ledger.load(self.owner, "recipient", id_)
         current_values = {name: stored.get(name) for name in cutover.IMPORTED_FACTS}
         imported = stored.get("imported")
         imported_values = imported or dict.fromkeys(cutover.IMPORTED_FACTS)
@@ -216,7 +210,7 @@ class CutoverImport:
     async def _import_batch(self, row: JSON, listed_batches: Sequence[JSON] | None) -> None:
         legacy_id = str(row["id"])
         self._listed_batch_ids.add(legacy_id)
-        batch = (await self._reads.fetch_object(f"/batches/{legacy_id}") or {}).get("batch")
+        batch = (await self.reads.fetch_object(f"/batches/{legacy_id}") or {}).get("batch")
         if batch is None:
             return  # deleted meanwhile
         payments = await self._fetch_payments_of_batch(legacy_id, batch)
@@ -241,19 +235,17 @@ class CutoverImport:
         first_page, meta = page.get("payments") or [], page.get("meta") or {}
         if len(first_page) >= int(meta.get("records") or len(first_page)):
             return list(first_page)
-        return [
-            row async for row in self._reads.iter_rows(f"/batches/{batch}/payments", "payments")
-        ]
+        return [row async for row in self.reads.iter_rows(f"/batches/{batch}/payments", "payments")]
 
     async def _save_batch(self, match: Mapping[str, JSON]) -> None:
         id_, facts, entries = match["current"], match["facts"], match["entries"]
-        stored = await self._ledger.load(self._owner, "batch", id_)
-        redirect = await self._ledger.load(self._owner, "alias", id_)
+        stored = await self.ledger.load(self.owner, "batch", id_)
+        redirect = await self.ledger.load(self.owner, "alias", id_)
         is_redirected = redirect.get("abandoned") or redirect.get("id")
         if is_redirected or (stored and not is_unchanged_import(stored)):
             self._count_result("batches", KEPT)
             return
-        stored_entries = (await self._ledger.load(self._owner, "payments", id_)).get("entries")
+        stored_entries = (await self.ledger.load(self.owner, "payments", id_)).get("entries")
         stored_facts = {name: stored.get(name) for name in facts}
         if stored and (stored_facts, stored_entries) == (facts, entries):
             self._count_result("batches", EQUAL)
@@ -274,16 +266,16 @@ class CutoverImport:
     async def _route_batch_to_current_service(self, legacy_id: str, *, is_open: bool) -> None:
         """Moves a batch away from the legacy service, unless it is still open and may not be moved."""
         # An open batch can still be edited or started, and both services must not do so at once.
-        if is_open and not self._options.is_moving_open_batches:
+        if is_open and not self.options.is_moving_open_batches:
             return
-        if await self._ledger.load(self._owner, ROUTING_KIND, legacy_id):
-            self._report.moved_batches += 1
+        if await self.ledger.load(self.owner, ROUTING_KIND, legacy_id):
+            self.report.moved_batches += 1
             await self._save(CompareAndSet(ROUTING_KIND, legacy_id, NO_MARK))
 
     async def _unmark_batches_missing_at_legacy(self) -> int:
         """Unmarks batches that the legacy service no longer has, and returns their number."""
         missing_count = 0
-        for legacy_id in await self._ledger.load_facts_by_id(self._owner, ROUTING_KIND):
+        for legacy_id in await self.ledger.load_facts_by_id(self.owner, ROUTING_KIND):
             try:
                 if await self._is_found_at_legacy_service(legacy_id):
                     continue
@@ -300,7 +292,7 @@ class CutoverImport:
         """
         if legacy_id in self._listed_batch_ids or not ID_PATTERN.fullmatch(legacy_id):
             return legacy_id in self._listed_batch_ids
-        return await self._reads.fetch_object(f"/batches/{legacy_id}") is not None
+        return await self.reads.fetch_object(f"/batches/{legacy_id}") is not None
 
     # Saving
 
@@ -311,17 +303,17 @@ class CutoverImport:
             raise IdCollisionError(conflicting[0])
         differing_ids = {name: id_ for name, id_ in pairs.items() if name != id_}
         new_ids = {name: id_ for name, id_ in differing_ids.items() if names.get(name) != id_}
-        if self._options.is_dry_run:
-            self._dry_run_ids |= new_ids
+        if self.options.is_dry_run:
+            self.dry_run_ids |= new_ids
         elif new_ids:
-            await save_legacy_ids(self._store, self._owner, new_ids, imported=True)
-        self._report.counts["ids"] += Counter(
+            await save_legacy_ids(self.store, self.owner, new_ids, imported=True)
+        self.report.counts["ids"] += Counter(
             {NEW: len(new_ids), EQUAL: len(differing_ids) - len(new_ids)}
         )
 
     async def _save(self, record: CompareAndSet) -> None:
-        if not self._options.is_dry_run:
-            await self._ledger.compare_and_set_all(self._owner, [record])
+        if not self.options.is_dry_run:
+            await self.ledger.compare_and_set_all(self.owner, [record])
 
 
 @asynccontextmanager
@@ -342,4 +334,5 @@ async def open_cutover(
         open_passthrough_client(settings, {name: url}, breakers) as passthrough,
     ):
         reads = LegacyReader(passthrough, name, api_key, ReadBudget(options.requests_per_hour))
-        yield CutoverImport(store, executor, reads, key, options)
+        ledger, caller = ObjectStateStore(store), Caller(key, "cutover")
+        yield CutoverImport(store, ledger, executor, reads, caller, options)

@@ -113,21 +113,19 @@ def advise_to_wait(
 
     ``faults`` are those of `/readyz`, by the name of the check.
     """
-    advised = []
-    for write in writes:
-        is_forwarded, environment = write.record.is_forwarded, write.record.tenant.environment
-        kinds = ("legacy",) if is_forwarded else ("service", "environments")
-        problems = (faults.get(f"{kind}.{environment}") for kind in kinds)
-        if problem := next(filter(None, problems), None):
-            then = (
-                f"When it is back, {write.to_do}"
-                if is_forwarded
-                else "The gateway finds out the outcome when the service is back"
-            )
-            advice = f"{problem.partition(':')[0]}: wait; nothing to do yet. {then}"
-            write = replace(write, to_do=advice)  # noqa: PLW2901
-        advised.append(write)
-    return advised
+    return [replace(write, to_do=_advise_during_outage(write, faults)) for write in writes]
+
+
+def _advise_during_outage(write: WriteInDoubt, faults: Mapping[str, str | None]) -> str:
+    is_forwarded, environment = write.record.is_forwarded, write.record.tenant.environment
+    kinds = ("legacy",) if is_forwarded else ("service", "environments")
+    problem = next(filter(None, (faults.get(f"{kind}.{environment}") for kind in kinds)), None)
+    if problem is None:
+        return write.to_do
+    then = "The gateway finds out the outcome when the service is back"
+    if is_forwarded:
+        then = f"When it is back, {write.to_do}"
+    return f"{problem.partition(':')[0]}: wait; nothing to do yet. {then}"
 
 
 def _is_operation_in_doubt(record: OperationRecord) -> bool:

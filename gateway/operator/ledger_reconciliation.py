@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -108,33 +108,26 @@ ProgressCallback = Callable[[int, int], None]
 """Called with the number of checks done and the total."""
 
 
+@dataclass(slots=True)
 class Reconciler:
     """Runs the checks.
 
     ``open_reconciler`` creates one for a command. A running gateway gives one its own executor.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        ledger: ObjectStateStore,
-        executor: FlowExecutor,
-        ids: AliasIds,
-        environments: Iterable[str],
-    ) -> None:
-        self._store = store
-        self._ids = ids
-        self._ledger = ledger
-        self._executor = executor
-        self._environments = frozenset(environments)
-        self._callers: dict[Tenant, Caller] = {}
+    store: Store
+    ledger: ObjectStateStore
+    executor: FlowExecutor
+    ids: AliasIds
+    environments: Collection[str]
+    callers: dict[Tenant, Caller] = field(default_factory=dict)
 
     async def list_tenants(
         self, merchant: str | None = None, environment: str | None = None
     ) -> list[Tenant]:
         return [
             tenant
-            for tenant in await load_tenants_with_credentials(self._store)
+            for tenant in await load_tenants_with_credentials(self.store)
             if merchant in (None, tenant.merchant) and environment in (None, tenant.environment)
         ]
 
@@ -153,14 +146,14 @@ class Reconciler:
         report, checks = ReconciliationReport(), list[ObjectCheck]()
         for tenant in owners:
             tenant_checks = await self._list_object_checks(tenant)
-            if tenant.environment not in self._environments:
+            if tenant.environment not in self.environments:
                 problem = f"[environments.{tenant.environment}] is not configured"
                 finding = Finding(tenant, "unreadable", "all", problem, "configure it")
                 report.unreadable_objects += [finding] if tenant_checks else []
                 continue
             find_batches = consistency_checks.find_batches_without_records
             checks += [*tenant_checks, ObjectCheck(tenant, "batches", find_batches, "lists")]
-            if was_restored and self._ids.has_aliases_for_kind("recipient"):
+            if was_restored and self.ids.has_aliases_for_kind("recipient"):
                 find_names = consistency_checks.find_recipients_without_alias_id
                 checks.append(ObjectCheck(tenant, "recipients", find_names, "names"))
         await self._run_checks(checks, report, progress)
@@ -170,7 +163,7 @@ class Reconciler:
             )
         for tenant, ids in report.unnamed_recipients.items():
             # Derived from the service's id, so that clients find the ids that they stored.
-            await self._ids.find_or_create_legacy_ids(
+            await self.ids.find_or_create_legacy_ids(
                 tenant, {("recipient", id_) for id_ in ids}, is_cached=False
             )
         return report
@@ -180,7 +173,7 @@ class Reconciler:
     ) -> list[Finding]:
         """Stores the legacy ids of unknown batches, which the backup lacked; returns the findings."""
         ids_by_tenant = {
-            owner: await self._ids.find_or_create_legacy_ids(
+            owner: await self.ids.find_or_create_legacy_ids(
                 owner, {("batch", finding.id) for finding in unknown if finding.owner == owner}
             )
             for owner in {finding.owner for finding in unknown}
@@ -197,7 +190,7 @@ class Reconciler:
         checks = [
             check
             for owner in await self.list_tenants()
-            if owner.environment in self._environments
+            if owner.environment in self.environments
             for check in await self._list_superseded_batch_checks(owner)
         ]
         report = ReconciliationReport()
@@ -205,8 +198,8 @@ class Reconciler:
         return report.findings
 
     async def _list_object_checks(self, owner: Tenant) -> list[ObjectCheck]:
-        batches = await self._ledger.load_facts_by_id(owner, "batch")
-        recipients = await self._ledger.load_facts_by_id(owner, "recipient")
+        batches = await self.ledger.load_facts_by_id(owner, "batch")
+        recipients = await self.ledger.load_facts_by_id(owner, "recipient")
         checks = [
             ObjectCheck(
                 owner,
@@ -229,11 +222,11 @@ class Reconciler:
         find_differences = consistency_checks.find_superseded_batch_differences
         return [
             ObjectCheck(owner, id_, partial(find_differences, id_, self._format_now()), "abandoned")
-            for id_ in await self._ledger.load_superseded_batch_aliases(owner)
+            for id_ in await self.ledger.load_superseded_batch_aliases(owner)
         ]
 
     def _format_now(self) -> str:
-        return f"{self._store.clock():%Y-%m-%dT%H:%M:%S.000Z}"
+        return f"{self.store.clock():%Y-%m-%dT%H:%M:%S.000Z}"
 
     # Running the checks
 
@@ -322,7 +315,7 @@ class Reconciler:
             report.unknown_batches.append(Finding(check.owner, kind, id_, problem, advice))
 
     async def _build_finding(self, check: ObjectCheck, difference: Any) -> Finding:
-        names = await load_legacy_ids(self._store, check.owner, [check.id])
+        names = await load_legacy_ids(self.store, check.owner, [check.id])
         shown_id = names.get(check.id, check.id)
         return Finding(
             check.owner,
@@ -340,10 +333,10 @@ class Reconciler:
         for attempts_left in reversed(range(MAX_READ_ATTEMPTS)):
             try:
                 if check.counted_as != "batches":
-                    return await self._executor.execute(check.build_flow(), caller)
+                    return await self.executor.execute(check.build_flow(), caller)
                 # Read again for each attempt.
                 is_busy = await self._is_busy(check)
-                return await self._executor.execute(check.build_flow(is_busy=is_busy), caller)
+                return await self.executor.execute(check.build_flow(is_busy=is_busy), caller)
             # A client changed the object while it was read.
             except Conflict:
                 if not attempts_left:
@@ -359,20 +352,20 @@ class Reconciler:
 
     async def _is_busy(self, check: ObjectCheck) -> bool:
         """Whether an operation of the batch has not ended."""
-        records = await OperationRepository(self._store, self._ledger).list_by_object(
+        records = await OperationRepository(self.store, self.ledger).list_by_object(
             check.owner, [check.id, *check.other_ids]
         )
         return any(record.state in (RUNNING, IN_DOUBT) for record in records)
 
     async def _load_caller(self, owner: Tenant) -> Caller:
-        if owner not in self._callers:
-            credentials = await load_credentials(self._store, owner)
+        if owner not in self.callers:
+            credentials = await load_credentials(self.store, owner)
             # A placeholder: the executor needs only the tenant's credentials.
             key = ApiKey(
                 "", "reconcile", "", owner.merchant, owner.environment, credentials, None, ()
             )
-            self._callers[owner] = Caller(key, "reconcile")
-        return self._callers[owner]
+            self.callers[owner] = Caller(key, "reconcile")
+        return self.callers[owner]
 
 
 @asynccontextmanager

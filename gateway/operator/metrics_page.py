@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -128,35 +128,25 @@ def _build_time_query(choose: Any, *conditions: ColumnElement[bool]) -> ScalarSe
     return select(time).where(is_of_operation, *conditions).correlate(operations).scalar_subquery()
 
 
+@dataclass(slots=True)
 class MetricsPage:
     """The metrics page of one process."""
 
-    def __init__(
-        self,
-        store: Store,
-        limits: RateLimiter,
-        clock: ServiceClock,
-        indexes: RecipientCaches,
-        environments: Iterable[str],
-        *,
-        breakers: CircuitBreakers,
-        legacy_breakers: CircuitBreakers,
-        problems: ServiceProblems,
-        count_queued_requests: Callable[[], int],
-        origins: Mapping[str, Origin],
-    ) -> None:
-        self._store = store
-        self._limits = limits
-        self._clock = clock
-        self._indexes = indexes
-        self._environments = tuple(environments)
-        self._breakers = {"current": breakers, "legacy": legacy_breakers}
-        self._problems = problems
-        self._count_queued_requests = count_queued_requests
-        self._origins = origins
-        self._read_at = -math.inf
-        self._read_lock = asyncio.Lock()
-        for environment in self._environments:
+    store: Store
+    limits: RateLimiter
+    clock: ServiceClock
+    indexes: RecipientCaches
+    environments: Collection[str]
+    breakers: CircuitBreakers
+    legacy_breakers: CircuitBreakers
+    problems: ServiceProblems
+    count_queued_requests: Callable[[], int]
+    origins: Mapping[str, Origin]
+    read_at: float = -math.inf
+    read_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        for environment in self.environments:
             # Created at zero: `increase()` does not see the first increment of a series that starts
             # at 1.
             metrics.cache_calls.labels(environment)
@@ -168,45 +158,46 @@ class MetricsPage:
 
     async def render(self, accepted: str) -> tuple[bytes, str]:
         # Concurrent scrapes share one refresh.
-        async with self._read_lock:
-            if (now := asyncio.get_running_loop().time()) - self._read_at >= MAX_AGE_SECONDS:
+        async with self.read_lock:
+            if (now := asyncio.get_running_loop().time()) - self.read_at >= MAX_AGE_SECONDS:
                 # Before the refresh, so that a broken database is not queried by every scrape.
-                self._read_at = now
+                self.read_at = now
                 await self._refresh_gauges()
         return metrics.render_metrics(accepted)
 
     async def _refresh_gauges(self) -> None:
-        metrics.queued_requests.set(self._count_queued_requests())
-        for service, breakers in self._breakers.items():
+        metrics.queued_requests.set(self.count_queued_requests())
+        services = {"current": self.breakers, "legacy": self.legacy_breakers}
+        for service, breakers in services.items():
             for environment, state in breakers.map_environments_to_states().items():
                 metrics.breaker_open.labels(service, environment).set(state != "closed")
-        for environment, origin in self._origins.items():
+        for environment, origin in self.origins.items():
             for usage, count in origin.connection_counts.items():
                 metrics.upstream_connections.labels(environment, usage).set(count)
-        for environment in self._environments:
-            refused_count = self._problems.count_refused(environment)
+        for environment in self.environments:
+            refused_count = self.problems.count_refused(environment)
             metrics.refused_credentials.labels(environment).set(refused_count)
-            metrics.clock_offset.labels(environment).set(self._clock.offset(environment))
-            index_figures = self._indexes.calculate_cache_statistics(environment)
+            metrics.clock_offset.labels(environment).set(self.clock.offset(environment))
+            index_figures = self.indexes.calculate_cache_statistics(environment)
             metrics.recipient_caches.labels(environment).set(index_figures.caches)
             metrics.cache_entries.labels(environment).set(index_figures.recipients)
         try:
             async with asyncio.timeout(READ_TIMEOUT_SECONDS):
-                metrics.rate_limiter_up.set(await self._limits.find_limiter_problem() is None)
+                metrics.rate_limiter_up.set(await self.limits.find_limiter_problem() is None)
         except TimeoutError:
             metrics.rate_limiter_up.set(0)
         try:
             # A slow database must not make the scrape time out: the other metrics are still valid.
             async with asyncio.timeout(READ_TIMEOUT_SECONDS):
-                self._set_state_gauges(await load_state_gauges(self._store))
+                self._set_state_gauges(await load_state_gauges(self.store))
         except (StoreUnavailable, TimeoutError):
             self._clear_state_gauges()
 
     def _set_state_gauges(self, gauges: StateGauges) -> None:
-        metrics.database_up.set(self._store.database.write_error is None)
+        metrics.database_up.set(self.store.database.write_error is None)
         for name, gauge in GAUGES.items():
             gauge.set(getattr(gauges, name))
-        keys_by_environment = dict.fromkeys(self._environments, 0) | dict(gauges.keys)
+        keys_by_environment = dict.fromkeys(self.environments, 0) | dict(gauges.keys)
         for environment, key_count in keys_by_environment.items():
             metrics.api_keys.labels(environment).set(key_count)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -82,65 +83,62 @@ def _iter_unconfigured_environment_findings(
         yield Finding(name, "keys", "error", description, advice)
 
 
+@dataclass(slots=True)
 class _ServiceCheck:
     """The checks of one environment, and what they have found so far."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        upstream: UpstreamClient,
-        capabilities: CapabilityCache,
-        name: str,
-        credentials: Credentials | None,
-    ) -> None:
-        self._settings = settings
-        self._upstream = upstream
-        self._capabilities = capabilities
-        self._name = name
-        self._credentials = credentials
-        self._key_prefix = f"{credentials.access_key_prefix}…" if credentials else ""
-        self._url = settings.environments.map_base_urls_by_environment()[name]
-        self._findings: list[Finding] = []
-        self._accepted_reply: Reply | None = None
-        """The service's answer to a signed read, if it accepted one."""
-        self._skip_reason = ""
-        """Why there is none."""
+    settings: Settings
+    upstream: UpstreamClient
+    capabilities: CapabilityCache
+    name: str
+    credentials: Credentials | None
+    findings: list[Finding] = field(default_factory=list)
+    accepted_reply: Reply | None = None
+    """The service's answer to a signed read, if it accepted one."""
+    skip_reason: str = ""
+    """Why there is none."""
+
+    @property
+    def url(self) -> str:
+        return self.settings.environments.map_base_urls_by_environment()[self.name]
+
+    @property
+    def key_prefix(self) -> str:
+        return f"{self.credentials.access_key_prefix}…" if self.credentials else ""
 
     async def run(self, key_name: str) -> list[Finding]:
-        if self._credentials is None:
-            self._skip_reason = "no key of this environment is imported"
+        if self.credentials is None:
+            self.skip_reason = "no key of this environment is imported"
             self._add("keys", "warning", "no key is imported", "run `payout-gateway keys import`")
             self._add_skipped("reachable")
             self._add_skipped("credentials")
         else:
-            await self._check_credentials(self._credentials, key_name)
+            await self._check_credentials(self.credentials, key_name)
         self._check_signature_scope()
         self._check_clock()
-        self._findings += iter_rehearsal_findings(self._name, self._capabilities)
-        if self._settings.upstream.inferred_operations == "use":
+        self.findings += iter_rehearsal_findings(self.name, self.capabilities)
+        if self.settings.upstream.inferred_operations == "use":
             await self._check_forced_optional_endpoints()
         else:
             await self._check_optional_endpoints()
-        return self._findings
+        return self.findings
 
     def _add(self, check_name: str, state: State, result: str, advice: str = "") -> None:
-        self._findings.append(Finding(self._name, check_name, state, result, advice))
+        self.findings.append(Finding(self.name, check_name, state, result, advice))
 
     def _add_skipped(self, check_name: str, known: str = "") -> None:
         advice = (
-            "fix the errors above first"
-            if self._credentials
-            else "run `payout-gateway keys import`"
+            "fix the errors above first" if self.credentials else "run `payout-gateway keys import`"
         )
-        self._add(check_name, "skipped", f"{known}skipped: {self._skip_reason}", advice)
+        self._add(check_name, "skipped", f"{known}skipped: {self.skip_reason}", advice)
 
     async def _read(self, target: str, environment: str = "") -> Reply:
         """Sends a signed read. Raises Unreachable and Unknown."""
-        if self._credentials is None:
-            raise Unreachable(self._skip_reason)
-        return await self._upstream.send(
-            environment or self._name,
-            self._credentials,
+        if self.credentials is None:
+            raise Unreachable(self.skip_reason)
+        return await self.upstream.send(
+            environment or self.name,
+            self.credentials,
             "GET",
             target,
             None,
@@ -166,24 +164,24 @@ class _ServiceCheck:
             # Twice: the clock skew is only corrected after two answers agree.
             reply = await self._read(PROBE_TARGET)
         except (Unreachable, Unknown) as failure:
-            self._skip_reason = "the service was not reached"
-            advice = advise_on_unreachable_address(str(failure), self._url)
+            self.skip_reason = "the service was not reached"
+            advice = advise_on_unreachable_address(str(failure), self.url)
             self._add("reachable", "error", str(failure), advice)
             self._add_skipped("credentials")
             return
         self._add("reachable", "ok", f"answers in {reply.seconds * 1000:.0f} ms")
         if _is_accepted(reply):
-            self._accepted_reply = reply
-            self._add("credentials", "ok", f"access key {self._key_prefix} is accepted")
+            self.accepted_reply = reply
+            self._add("credentials", "ok", f"access key {self.key_prefix} is accepted")
         elif reply.status == 401:
-            self._skip_reason = "the service refuses signed requests"
+            self.skip_reason = "the service refuses signed requests"
             await self._diagnose_refused_credentials(credentials, key_name)
         # The legacy interface answers 403 invalid_api_key, the current one 401.
         elif reply.status == 403 and b"invalid_api_key" not in bytes(reply.body):
-            self._skip_reason = "the service does not permit requests"
+            self.skip_reason = "the service does not permit requests"
             self._add("credentials", "error", "not permitted (403)", FORBIDDEN_ADVICE)
         else:
-            self._skip_reason = "the server at this address is not the service"
+            self.skip_reason = "the server at this address is not the service"
             self._add("base_url", "error", *self._describe_wrong_address(reply))
             self._add_skipped("credentials")
 
@@ -192,37 +190,37 @@ class _ServiceCheck:
         if reply.status == 403:
             return (
                 "the legacy interface answers at this address: it requires an X-API-Key",
-                f"{self._url} belongs to legacy_base_url; set base_url to the current interface's",
+                f"{self.url} belongs to legacy_base_url; set base_url to the current interface's",
             )
         if reply.status >= 500:
             advice = (
                 "wait until the service, or the proxy in front of it, recovers; if it never "
-                f"worked, check that {self._url} is the current interface's address"
+                f"worked, check that {self.url} is the current interface's address"
             )
             return f"the service fails (status {reply.status})", advice
         description = f"the response is not one of the service (status {reply.status})"
         target = urlsplit(reply.headers.get("Location", ""))
         if 300 <= reply.status < 400 and target.hostname:
             description += f": it redirects to {target.scheme}://{target.hostname}"
-        advice = f"check that {self._url} is the current interface's address, without /v1"
+        advice = f"check that {self.url} is the current interface's address, without /v1"
         return description, f"{advice}{self._path_hint}"
 
     @property
     def _path_hint(self) -> str:
         """A hint if base_url has a path, because a proxy that strips it breaks signatures."""
-        path = urlsplit(self._url).path
+        path = urlsplit(self.url).path
         return f"; perhaps remove the path {path} from base_url" if path else ""
 
     async def _diagnose_refused_credentials(self, credentials: Credentials, key_name: str) -> None:
         """Finds out why credentials are refused: the signature scope, or the wrong environment."""
         # With "auto", the client has already tried both forms.
-        form = self._settings.upstream.signed_target
-        if form != "auto" and await self._is_accepted_without_query(self._name):
-            self._skip_reason = f"the service does not accept signatures over the {form}"
-            accepted = f"access key {self._key_prefix} is accepted if there is no query to sign"
+        form = self.settings.upstream.signed_target
+        if form != "auto" and await self._is_accepted_without_query(self.name):
+            self.skip_reason = f"the service does not accept signatures over the {form}"
+            accepted = f"access key {self.key_prefix} is accepted if there is no query to sign"
             self._add("credentials", "ok", accepted)
             advice = 'set upstream.signed_target to "auto"'
-            self._add(SIGNATURE_CHECK, "error", self._skip_reason, advice)
+            self._add(SIGNATURE_CHECK, "error", self.skip_reason, advice)
             return
         # It has --no-verify, because `rotate-secret` compares the new credentials with the stored
         # ones, which are refused. Ready to paste, even if the key's name has spaces.
@@ -232,12 +230,12 @@ class _ServiceCheck:
             f"{shlex.quote(key_name)} --no-verify`"
         )
         # A common mistake: the credentials of one environment imported for the other.
-        for other in self._settings.environments.map_configured_environments_by_name():
-            if other != self._name and await self._is_accepted_without_query(other):
+        for other in self.settings.environments.map_configured_environments_by_name():
+            if other != self.name and await self._is_accepted_without_query(other):
                 self._add(
                     "credentials",
                     "error",
-                    f"access key {self._key_prefix} is refused here but accepted by {other}",
+                    f"access key {self.key_prefix} is refused here but accepted by {other}",
                     f'the credentials belong to {other}: import the key with "environment": '
                     f'"{other}", or replace the credentials: {replacement}',
                 )
@@ -252,7 +250,7 @@ class _ServiceCheck:
         self._add(
             "credentials",
             "error",
-            f"access key {self._key_prefix} is refused",
+            f"access key {self.key_prefix} is refused",
             f"{cause}. To replace the credentials, {replacement}",
         )
 
@@ -260,24 +258,24 @@ class _ServiceCheck:
 
     def _check_signature_scope(self) -> None:
         """Reports whether signatures cover the query, unless a refused form was reported."""
-        if self._accepted_reply:
-            form = self._upstream.signed_target.find_form(self._name)
-            suffix = "" if self._settings.upstream.signed_target == "auto" else " as configured,"
+        if self.accepted_reply:
+            form = self.upstream.signed_target.find_form(self.name)
+            suffix = "" if self.settings.upstream.signed_target == "auto" else " as configured,"
             self._add(SIGNATURE_CHECK, "ok", f"{form}:{suffix} accepted just now")
-        elif all(finding.check_name != SIGNATURE_CHECK for finding in self._findings):
-            stored = build_scope_finding(self._name, self._settings.upstream, self._capabilities)
+        elif all(finding.check_name != SIGNATURE_CHECK for finding in self.findings):
+            stored = build_scope_finding(self.name, self.settings.upstream, self.capabilities)
             self._add_skipped(SIGNATURE_CHECK, f"{stored.result}; ")
 
     def _check_clock(self) -> None:
-        offset = self._upstream.clock.offset(self._name)
+        offset = self.upstream.clock.offset(self.name)
         if abs(offset) >= NOTEWORTHY_SKEW_SECONDS:
             advice = "the gateway corrects for it, but synchronize this machine's clock (NTP)"
             direction = "behind" if offset > 0 else "ahead of"
             result = f"this machine is {abs(offset):.0f} s {direction} the service"
             self._add("clock", "warning", result, advice)
-        elif self._accepted_reply is None:
+        elif self.accepted_reply is None:
             self._add_skipped("clock")
-        elif "Date" not in self._accepted_reply.headers:
+        elif "Date" not in self.accepted_reply.headers:
             advice = "no action needed while calls are accepted; keep this machine's clock synchronized (NTP)"
             self._add("clock", "warning", "the service's answers have no Date header", advice)
         else:
@@ -286,16 +284,14 @@ class _ServiceCheck:
     # Optional endpoints
 
     async def _check_optional_endpoints(self) -> None:
-        for stored in iter_endpoint_findings(
-            self._name, self._settings.upstream, self._capabilities
-        ):
-            is_tried = stored.check_name == LIST_ENDPOINT and self._accepted_reply is not None
+        for stored in iter_endpoint_findings(self.name, self.settings.upstream, self.capabilities):
+            is_tried = stored.check_name == LIST_ENDPOINT and self.accepted_reply is not None
             if not (is_tried and await self._try_batch_list()):
-                self._findings.append(stored)
+                self.findings.append(stored)
 
     async def _try_batch_list(self) -> bool:
         """Tries the list now; returns whether it was answered."""
-        capability = self._capabilities.get(self._name, f"inferred {LIST_ENDPOINT}") or {}
+        capability = self.capabilities.get(self.name, f"inferred {LIST_ENDPOINT}") or {}
         refusals: list[int] = []
 
         async def send_call(call: Call) -> JSON:
@@ -313,8 +309,8 @@ class _ServiceCheck:
 
         try:
             # Stores the result, so that running gateways use it too.
-            is_available = await OptionalEndpoints("auto", self._capabilities).probe_endpoint(
-                LIST_CALL, self._name, send_call
+            is_available = await OptionalEndpoints("auto", self.capabilities).probe_endpoint(
+                LIST_CALL, self.name, send_call
             )
         except Failure:
             if refusals:
@@ -340,7 +336,7 @@ class _ServiceCheck:
     async def _check_forced_optional_endpoints(self) -> None:
         """Checks the setting "use", which requires all optional endpoints, by trying one read."""
         setting = 'upstream.inferred_operations is "use"'
-        if self._accepted_reply is None:
+        if self.accepted_reply is None:
             self._add_skipped(ENDPOINTS_CHECK, f"{setting}; ")
             return
         try:
