@@ -18,8 +18,7 @@ from urllib.parse import urlencode
 import pytest
 import pytest_asyncio
 
-from gateway.simulator.batches import insert_batch
-from gateway.simulator.payments import insert_payment
+from gateway.simulator.batches import insert_batch, insert_payment
 from gateway.simulator.state import Batch, Payment, PaymentTerms, format_timestamp
 from gateway.storage import ObjectStateStore, open_store
 from mappings.effects import CompareAndSet

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import payments
-from gateway.simulator.errors import Problems
+from gateway.simulator import batches
+from gateway.simulator.validation import Problems
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
@@ -906,9 +906,9 @@ async def test_signed_payment_does_not_explain_another_payment(
         ).status == 200
         body = json.loads(build_add_body(recipient, "8.00" if is_edited else "7.00"))
         tenant = simulator.service.find_or_create_tenant()
-        payment = payments.parse_payment(tenant, Problems(), body, tenant.batches[upstream])
+        payment = batches.parse_payment(tenant, Problems(), body, tenant.batches[upstream])
         assert payment is not None
-        payments.insert_payment(tenant, tenant.batches[upstream], payment)
+        batches.insert_payment(tenant, tenant.batches[upstream], payment)
         response = await gateway.request("POST", f"/v1/batches/{batch}/start-processing")
         assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
         assert simulator.service.batch_starts == []

@@ -19,8 +19,7 @@ from gateway.simulator.options import (
     Vocabulary,
 )
 from gateway.simulator.server import ListenError, Simulator, start_simulator
-from gateway.simulator.service import Service
-from gateway.simulator.state import WALLET_FUNDS
+from gateway.simulator.state import WALLET_FUNDS, Service
 
 __all__ = [
     "DEMO_CREDENTIALS",

@@ -13,10 +13,8 @@ from gateway.simulator.countries import (
     is_iban_required,
     is_valid_iban,
 )
-from gateway.simulator.errors import Problems
-from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.state import Account, Recipient, Tenant
-from gateway.simulator.validation import Check, is_blank
+from gateway.simulator.validation import Check, JsonObject, Problems, is_blank
 
 BANK_TRANSFER = "bank-transfer"
 CHECK = "check"

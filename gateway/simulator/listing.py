@@ -7,13 +7,11 @@ from functools import partial
 from typing import Any
 
 from gateway.simulator import validation, views
-from gateway.simulator.accepted_request import parse_page
 from gateway.simulator.accounts import BANK_TRANSFER, CHECK
 from gateway.simulator.countries import is_country_code
-from gateway.simulator.errors import Problems
-from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.requests import parse_page
 from gateway.simulator.state import Recipient, Tenant
-from gateway.simulator.validation import Check
+from gateway.simulator.validation import Check, JsonObject, Problems
 
 Filter = tuple[Check, Callable[[str, Recipient], bool]]
 """A check of a query parameter, and the test of a recipient by its value."""

@@ -1,20 +1,49 @@
-"""Operations on batches and payments, and the others that both interfaces answer alike.
+"""Route tables, and the operations that both interfaces answer alike, those on payments included.
 
 The document of the current interface does not show the responses of section 4.3: they are those of
 the legacy interface, sections 4.3 to 4.5. What differs is in the request (`AcceptedRequest`).
 """
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Generic, NamedTuple, TypeVar
 
-from gateway.simulator import batches, payments, recipients
-from gateway.simulator.accepted_request import AcceptedRequest, Operation
-from gateway.simulator.errors import Problems
-from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.payments import parse_text
+from gateway.simulator import batches, recipients
+from gateway.simulator.batches import parse_text
+from gateway.simulator.requests import AcceptedRequest, Operation
 from gateway.simulator.state import Batch, Payment
-from gateway.simulator.validation import is_blank
+from gateway.simulator.validation import JsonObject, Problems, build_not_found_error, is_blank
+
+Run = TypeVar("Run", bound=Callable[..., object])
+
+
+class Route(NamedTuple, Generic[Run]):
+    method: str
+    path_pattern: re.Pattern[str]
+    operation: Run
+
+
+Routes = tuple[Route[Run], ...]
+
+
+def compile_routes(*routes: tuple[str, str, Run], suffix: str = "") -> Routes[Run]:
+    """Compiles paths below `/v1` with placeholders, ``:id``; nothing is decoded before matching."""
+    return tuple(
+        Route(method, re.compile(f"/v1{pattern}{suffix}"), operation)
+        for method, path, operation in routes
+        for pattern in [re.sub(":[a-z]+", "([^/]+)", re.escape(path))]
+    )
+
+
+def require_route(table: Routes[Run], method: str, path: str) -> tuple[Run, tuple[str, ...]]:
+    """Returns the operation and the ids in the path. Raises ApiError `not_found`."""
+    for route in table:
+        if route.method == method and (match := route.path_pattern.fullmatch(path)):
+            return route.operation, match.groups()
+    raise build_not_found_error("Path")
+
 
 UPDATED: JsonObject = {"object": "updated"}
 DELETED: JsonObject = {"object": "deleted"}
@@ -103,11 +132,11 @@ def update_batch(request: AcceptedRequest) -> JsonObject:
     batch.currency, batch.description = currency, description
     batch.updated_at = request.tenant.now()
     for payment, changed_copy in changed_copies:
-        payments.replace_payment(request.tenant, payment, changed_copy)
+        batches.replace_payment(request.tenant, payment, changed_copy)
     for payment in removed_payments:
-        payments.remove_payment(request.tenant, payment)
+        batches.remove_payment(request.tenant, payment)
     for payment in filter(None, added_payments):
-        payments.insert_payment(request.tenant, batch, payment)
+        batches.insert_payment(request.tenant, batch, payment)
     return UPDATED
 
 
@@ -156,7 +185,7 @@ def create_payment(request: AcceptedRequest) -> JsonObject:
     payment = request.parse_payment(problems, request.body, batch)
     problems.raise_if_any()
     assert payment is not None  # noqa: S101  # nothing was found wrong
-    payments.insert_payment(request.tenant, batch, payment)
+    batches.insert_payment(request.tenant, batch, payment)
     return {"payment": request.build_payment(payment)}
 
 
@@ -170,7 +199,7 @@ def list_payments_of_batch(request: AcceptedRequest) -> JsonObject:
     matches = [
         payment
         for payment in request.require_path_batch().payments.values()
-        if payments.matches_search(payment, search, request.build_client_id(payment.id))
+        if batches.matches_search(payment, search, request.build_client_id(payment.id))
     ]
     return request.build_page("payments", matches, request.build_listed_payment)
 
@@ -180,14 +209,14 @@ def update_payment(request: AcceptedRequest) -> JsonObject:
     payment.batch.check_open()
     changed_copy = request.parse_payment_change(problems, request.body, payment)
     problems.raise_if_any()
-    payments.replace_payment(request.tenant, payment, changed_copy)
+    batches.replace_payment(request.tenant, payment, changed_copy)
     return UPDATED
 
 
 def delete_payment(request: AcceptedRequest) -> JsonObject:
     payment = request.require_path_payment()
     payment.batch.check_open()
-    payments.remove_payment(request.tenant, payment)
+    batches.remove_payment(request.tenant, payment)
     return DELETED
 
 

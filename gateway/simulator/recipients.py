@@ -10,10 +10,15 @@ from gateway.simulator.countries import (
     find_country_problem,
     find_government_id_digit_range,
 )
-from gateway.simulator.errors import Problems, build_invalid_status_error
-from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.state import Recipient, Tenant
-from gateway.simulator.validation import Check, create_nullable_check, is_blank
+from gateway.simulator.validation import (
+    Check,
+    JsonObject,
+    Problems,
+    build_invalid_status_error,
+    create_nullable_check,
+    is_blank,
+)
 
 TEXT = create_nullable_check(validation.find_text_problem)
 

@@ -1,18 +1,25 @@
-"""The state of the service, per tenant."""
+"""The state of the service, per tenant, and its credentials."""
 
 import base64
 import hashlib
+import random
+import string
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Literal
 
-from gateway.simulator.errors import build_invalid_status_error
-from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.money import ZERO, sum_amounts
-from gateway.simulator.options import ServiceOptions, Vocabulary
+from gateway.simulator.options import (
+    DEMO_CREDENTIALS,
+    ServiceCredentials,
+    ServiceOptions,
+    Vocabulary,
+)
+from gateway.simulator.validation import JsonObject, build_invalid_status_error
 
 MAX_ACTIVITIES = 200
 FUNDED_CURRENCIES = ("USD", "EUR", "GBP", "CAD", "AUD")
@@ -227,3 +234,52 @@ def build_legacy_id(merchant: str, service_id: str) -> str:
     # The merchant is part of it: two merchants must not see that they share an object's id.
     digest = hashlib.sha256(f"{merchant} {service_id}".encode()).digest()
     return prefix + dash + base64.b32encode(digest).decode()[:MAX_LEGACY_SUFFIX_LENGTH]
+
+
+ID_CHARACTERS = string.ascii_letters + string.digits
+
+
+class Service:
+    """The state of a simulated service.
+
+    `clock` returns Unix time in seconds. `wallet_balance` is the initial currency and amount of each
+    merchant's wallet account; without it, merchants have none.
+    """
+
+    def __init__(
+        self,
+        *,
+        credentials: Iterable[ServiceCredentials] = (DEMO_CREDENTIALS,),
+        options: ServiceOptions | None = None,
+        vocabulary: Vocabulary | None = None,
+        clock: Callable[[], float] = time.time,
+        wallet_balance: tuple[str, Decimal] | None = None,
+    ) -> None:
+        self.options = options or ServiceOptions()
+        self.vocabulary = vocabulary or Vocabulary()
+        self.clock = clock
+        self.credentials = {pair.access_key: pair for pair in credentials}
+        self.tenants: dict[tuple[str, str], Tenant] = {}
+        self._wallet_balance = wallet_balance
+
+    def find_or_create_tenant(
+        self,
+        merchant: str = DEMO_CREDENTIALS.merchant,
+        environment: str = DEMO_CREDENTIALS.environment,
+    ) -> Tenant:
+        # Created on first use, so that tests need not announce their merchants.
+        tenant_key = (merchant, environment)
+        if tenant_key not in self.tenants:
+            self.tenants[tenant_key] = Tenant(
+                merchant,
+                environment,
+                self.options,
+                self.vocabulary,
+                self.clock,
+                self.generate_id,
+                wallet_balance=self._wallet_balance,
+            )
+        return self.tenants[tenant_key]
+
+    def generate_id(self, prefix: str, length: int) -> str:
+        return prefix + "".join(random.choices(ID_CHARACTERS, k=length))  # noqa: S311 - protects nothing

@@ -9,11 +9,10 @@ from decimal import Decimal
 from gateway.simulator import money
 from gateway.simulator.accounts import BANK_TRANSFER, CHECK, MOBILE_WALLET, OWN_FIELDS, WALLET_FIELD
 from gateway.simulator.countries import SEPA_COUNTRIES, WIRE_COUNTRIES
-from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.options import LegacyVocabulary, Vocabulary
 from gateway.simulator.recipients import ADDRESS_CHECKS
 from gateway.simulator.state import Account, Batch, Payment, Recipient, Tenant, format_timestamp
-from gateway.simulator.validation import mask_value
+from gateway.simulator.validation import JsonObject, mask_value
 
 BANK_NAMES = ("Harbour Bank", "Meridian Savings", "Unión de Crédito", "First Orchard Bank")
 METHOD_LABELS = {BANK_TRANSFER: "Bank Transfer", CHECK: "Check", MOBILE_WALLET: "Mobile Wallet"}

@@ -23,7 +23,7 @@ import structlog
 from aiohttp import web
 
 from gateway.simulator import views
-from gateway.simulator.json_codec import encode_json
+from gateway.simulator.validation import encode_json
 from tests.running_gateway import GatewayUnderTest, open_gateway
 from tests.simulator import Service
 

@@ -10,8 +10,12 @@ from yarl import URL
 
 from gateway.auth.signing import Credentials, compute_signature, extract_signed_target
 from gateway.config.settings import CurrentWords
-from gateway.simulator.errors import ApiError
-from gateway.simulator.signature import MAX_AGE_SECONDS, authenticate_request, select_signed_target
+from gateway.simulator.current_interface import (
+    MAX_AGE_SECONDS,
+    authenticate_request,
+    select_signed_target,
+)
+from gateway.simulator.validation import ApiError
 from gateway.storage.keyed_hmac import KeyedHmac
 from gateway.upstream.client import TARGET_PATTERN
 from tests.fuzz.choices import Choices

@@ -19,7 +19,6 @@ from gateway.compare.id_map import IdMap
 from gateway.compare.requests import identify_operation
 from gateway.compare.rules import Rules, build_rules
 from gateway.simulator import accounts, batches
-from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.state import (
     Account,
     Batch,
@@ -28,6 +27,7 @@ from gateway.simulator.state import (
     Recipient,
     format_timestamp,
 )
+from gateway.simulator.validation import JsonObject
 from tests.proof.known_differences import KNOWN_DIFFERENCES, LOGGED_SOURCE, KnownDifference
 from tests.proof.openapi_check import list_shown_fields
 from tests.proof.sequences import AT_THE_SERVICE, WHOLE_OBJECT, ProofRequest

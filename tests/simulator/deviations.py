@@ -11,14 +11,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from gateway.simulator import payments
-from gateway.simulator.accepted_request import AcceptedRequest, Operation
-from gateway.simulator.current_interface import CurrentInterface, require_account
-from gateway.simulator.errors import ApiError, Problem, build_invalid_status_error
-from gateway.simulator.exchange import Exchange
-from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.routes import Routes, compile_routes
-from gateway.simulator.signature import MAX_AGE_SECONDS
+from gateway.simulator import batches
+from gateway.simulator.current_interface import MAX_AGE_SECONDS, CurrentInterface, require_account
+from gateway.simulator.operations import Routes, compile_routes
+from gateway.simulator.requests import AcceptedRequest, Exchange, Operation
+from gateway.simulator.validation import ApiError, JsonObject, Problem, build_invalid_status_error
 from tests.simulator.service import Deviation, Service, ServiceOptions
 
 LISTED_AS_EMPTY = {"status", "complianceStatus", "startDate", "endDate"}
@@ -32,7 +29,7 @@ def _list_payments(request: AcceptedRequest) -> JsonObject:
     matches = [
         payment
         for payment in request.tenant.list_newest_payments()
-        if payments.matches_search(payment, search, payment.id)
+        if batches.matches_search(payment, search, payment.id)
     ]
     return request.build_page("payments", matches, request.build_payment)
 

@@ -6,10 +6,10 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from gateway.simulator.current_interface import CurrentInterface
-from gateway.simulator.errors import ApiError
-from gateway.simulator.exchange import Exchange
-from gateway.simulator.http_handler import MASK, SECRET_HEADERS, Interface
-from gateway.simulator.http_handler import RequestHandler as SimulatorRequestHandler
+from gateway.simulator.requests import Exchange
+from gateway.simulator.server import MASK, SECRET_HEADERS, Interface
+from gateway.simulator.server import RequestHandler as SimulatorRequestHandler
+from gateway.simulator.validation import ApiError
 from tests.simulator import deviations
 from tests.simulator.faults import Fault, InterfaceName, ReceivedRequest
 from tests.simulator.service import BatchStart, Service

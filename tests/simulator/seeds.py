@@ -16,9 +16,9 @@ from gateway.simulator.accounts import (
     MOBILE_WALLET,
     attach_account,
 )
-from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.recipients import refresh_status
 from gateway.simulator.state import Account, Recipient, Tenant
+from gateway.simulator.validation import JsonObject
 
 FIRST_NAMES = (
     "Ana", "Björn", "Chloé", "Dmitrij", "Éloïse", "Fatima", "Grace", "Hiroshi", "João", "Kāla",

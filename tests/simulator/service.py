@@ -8,8 +8,7 @@ from typing import Any, Literal
 from gateway.simulator import DEMO_CREDENTIALS, ServiceCredentials, batches
 from gateway.simulator import Service as SimulatorService
 from gateway.simulator import ServiceOptions as SimulatorServiceOptions
-from gateway.simulator.service import ID_CHARACTERS
-from gateway.simulator.state import Batch, Recipient
+from gateway.simulator.state import ID_CHARACTERS, Batch, Recipient
 from tests.simulator.faults import Fault, InterfaceName, ReceivedRequest, match_request
 from tests.simulator.seeds import seed_recipients
 

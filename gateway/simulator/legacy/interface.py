@@ -4,6 +4,7 @@ Sections 4 to 7. Names and currencies of countries are those of CLDR, regions th
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from typing import cast
 from urllib.parse import parse_qsl
@@ -12,27 +13,82 @@ import pycountry
 from babel import Locale
 from babel.numbers import get_currency_name, get_territory_currencies
 
-from gateway.simulator import operations, payments, recipients
+from gateway.simulator import batches, operations, recipients
 from gateway.simulator import views as service_views
-from gateway.simulator.accepted_request import AcceptedRequest, decode_json_object
 from gateway.simulator.countries import COUNTRIES, parse_country_codes
-from gateway.simulator.errors import ApiError, Problem, Problems, build_not_found_error
-from gateway.simulator.exchange import Exchange
-from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.legacy import lists, recipient_bodies, views
-from gateway.simulator.legacy.government_ids import parse_ssn
-from gateway.simulator.legacy.legacy_request import LegacyRequest
+from gateway.simulator.legacy import lists, payment_bodies, recipient_bodies, views
 from gateway.simulator.legacy.lenient import (
     JsonNumber,
     drop_empty_and_stringify_integers,
     parse_object,
 )
 from gateway.simulator.legacy.payout_bodies import Mode, PayoutParser
-from gateway.simulator.operations import UPDATED
+from gateway.simulator.legacy.recipient_bodies import parse_ssn
+from gateway.simulator.operations import DELETED, UPDATED, Routes, compile_routes, require_route
 from gateway.simulator.options import LegacyVocabulary
-from gateway.simulator.routes import Routes, compile_routes, require_route
-from gateway.simulator.service import Service
-from gateway.simulator.state import Recipient, copy_recipient
+from gateway.simulator.requests import (
+    AcceptedRequest,
+    Exchange,
+    Page,
+    parse_page,
+)
+from gateway.simulator.state import Recipient, Service, build_legacy_id, copy_recipient
+from gateway.simulator.validation import (
+    ApiError,
+    JsonObject,
+    Problem,
+    Problems,
+    build_not_found_error,
+    decode_json_object,
+)
+
+
+@dataclass
+class LegacyRequest(AcceptedRequest):
+    """Maps ids between the client and the service (section 2, Identifiers).
+
+    If a request uses the service's own id of an object, its response uses it too.
+    """
+
+    answer_to_deleted_recipients = DELETED
+    build_recipient = views.build_recipient
+    build_batch = views.build_batch
+    build_payment = views.build_payment
+    build_listed_payment = views.build_listed_payment
+    parse_batch_currency = payment_bodies.parse_batch_currency
+    parse_changed_currency = payment_bodies.parse_changed_currency
+    parse_payment = payment_bodies.parse_payment
+    parse_payment_change = payment_bodies.parse_payment_change
+
+    service_spellings: set[str] = field(default_factory=set)
+
+    def resolve_id(self, client_id: str) -> str:
+        service_id = self.tenant.service_ids_by_legacy_id.get(client_id, client_id)
+        # An id that is not in the table is the service's own.
+        if service_id == client_id:
+            self.service_spellings.add(client_id)
+        return service_id
+
+    def build_client_id(self, service_id: str) -> str:
+        if service_id in self.service_spellings:
+            return service_id
+        return build_legacy_id(self.tenant.merchant, service_id)
+
+    def is_readable(self, recipient: Recipient) -> bool:
+        return not recipient.is_archived  # Deletion is permanent here.
+
+    def build_activity(self, recipient: Recipient, activity: JsonObject) -> JsonObject:
+        # The log has the service's id, which legacy clients do not know.
+        client_id = self.build_client_id(recipient.id)
+        return activity | {
+            name: activity[name].replace(recipient.id, client_id)
+            for name in ("url", "request", "response")
+        }
+
+    def parse_page(self) -> Page:
+        # Lists have no status for an invalid number (section 4.1), so the default applies.
+        return parse_page(Problems(), self.query, self.tenant.options.max_page_size)
+
 
 Operation = Callable[[LegacyRequest], JsonObject]
 
@@ -188,7 +244,7 @@ def list_batches(request: LegacyRequest) -> JsonObject:
 def generate_quote(request: LegacyRequest) -> JsonObject:
     """Generates a quote; the response contains the payments, because they have the rates."""
     batch = request.require_path_batch()
-    payments.generate_quote(request.tenant, batch)
+    batches.generate_quote(request.tenant, batch)
     return {"batch": request.build_batch_with_payments(batch)}
 
 

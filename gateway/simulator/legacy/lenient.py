@@ -7,8 +7,7 @@ from typing import Any, Self
 
 import pycountry
 
-from gateway.simulator.errors import Problems
-from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.validation import JsonObject, Problems
 
 
 # The text is needed because 10.0 and 10.00 are equal numbers, but only 10.00 is a valid amount.

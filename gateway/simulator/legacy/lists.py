@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from gateway.simulator.accepted_request import AcceptedRequest
-from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.batches import matches_search
 from gateway.simulator.legacy import lenient
-from gateway.simulator.payments import matches_search
+from gateway.simulator.requests import AcceptedRequest
 from gateway.simulator.state import Batch, Payment
+from gateway.simulator.validation import JsonObject
 
 DATE_PATTERN = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 SEARCHED_FIELDS = ("name", "email", "referenceId")

@@ -4,14 +4,12 @@ import re
 from decimal import Decimal
 from typing import Any
 
-from gateway.simulator import money, payments, views
-from gateway.simulator.accepted_request import AcceptedRequest
-from gateway.simulator.errors import Problems
-from gateway.simulator.json_codec import JsonObject
+from gateway.simulator import batches, money, views
+from gateway.simulator.batches import SentAmount
 from gateway.simulator.legacy import lenient
-from gateway.simulator.payments import SentAmount
+from gateway.simulator.requests import AcceptedRequest
 from gateway.simulator.state import Batch, Payment, PaymentTerms, Recipient
-from gateway.simulator.validation import is_blank
+from gateway.simulator.validation import JsonObject, Problems, is_blank
 
 
 def parse_batch_currency(request: AcceptedRequest, problems: Problems) -> str:
@@ -23,13 +21,13 @@ def parse_batch_currency(request: AcceptedRequest, problems: Problems) -> str:
         sent_currencies.append((Problems(problems.collected, nested_problems.prefix), code))
     found = (sent for sent in sent_currencies if not is_blank(sent[1]))
     problems, code = next(found, sent_currencies[0])
-    return payments.parse_currency(problems, "sourceCurrency", code)
+    return batches.parse_currency(problems, "sourceCurrency", code)
 
 
 def parse_changed_currency(request: AcceptedRequest, problems: Problems, batch: Batch) -> str:
     currency = lenient.normalize_currency(request.body.get("sourceCurrency"))
     currency = batch.currency if is_blank(currency) else currency
-    payments.parse_currency(problems, "sourceCurrency", currency)
+    batches.parse_currency(problems, "sourceCurrency", currency)
     if currency != batch.currency and batch.payments:
         message = "Can be changed only while there are no payments"
         problems.add_invalid_field("sourceCurrency", message)
@@ -46,8 +44,8 @@ def parse_payment(
     if batch.currency and source_currency not in (None, batch.currency):
         problems.add_invalid_field("sourceCurrency", "Is not the batch's")
     amount = _parse_amount(problems, body, batch.currency, is_required=True)
-    memo = payments.parse_text(problems, body, "memo")
-    payment = payments.build_draft_payment(problems, batch, payee, amount, memo)
+    memo = batches.parse_text(problems, body, "memo")
+    payment = batches.build_draft_payment(problems, batch, payee, amount, memo)
     if payment is not None and amount is not None and body["recipient"].get("id") is None:
         _check_minimum_amount(problems, payment.recipient, amount)
     return payment
@@ -64,8 +62,8 @@ def parse_payment_change(
     body = _remove_unchanged_amounts(body, payment.terms)
     # After the unchanged amounts are gone: a whole object sent back has both.
     amount = _parse_amount(problems, body, payment.batch.currency, is_required=False)
-    memo = payments.parse_text(problems, {"memo": payment.memo, **body}, "memo")
-    return payments.copy_changed_payment(problems, payment, amount, memo)
+    memo = batches.parse_text(problems, {"memo": payment.memo, **body}, "memo")
+    return batches.copy_changed_payment(problems, payment, amount, memo)
 
 
 def _remove_unchanged_amounts(body: JsonObject, terms: PaymentTerms) -> JsonObject:
@@ -103,7 +101,7 @@ def _parse_amount(
         problems.add_invalid_field(names[0], "Must be a positive number with two decimals or none")
     if names[0] == "targetAmount":
         code = lenient.normalize_currency(body.get("targetCurrency"))
-        currency = payments.parse_currency(problems, "targetCurrency", code)
+        currency = batches.parse_currency(problems, "targetCurrency", code)
     return SentAmount(names[0], Decimal(value), currency) if currency and not error else None
 
 
@@ -128,7 +126,7 @@ def _resolve_recipient(
     else:
         service_id = request.resolve_id(str(value))
         matches = [recipients[service_id]] if service_id in recipients else []
-    return payments.select_payee(problems, f"recipient.{name}", matches, "invalid_field")
+    return batches.select_payee(problems, f"recipient.{name}", matches, "invalid_field")
 
 
 def _check_minimum_amount(problems: Problems, payee: Recipient, amount: SentAmount) -> None:

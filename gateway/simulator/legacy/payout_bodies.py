@@ -1,8 +1,10 @@
 """Parsing of payout methods in request bodies (sections 2 and 4.2).
 
-Each method is one account of the service.
+Each method is one account of the service. Legacy clients use a different field for the branch in
+each country; the service has one.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,18 +12,93 @@ from typing import Any, Literal
 from gateway.simulator import accounts, validation
 from gateway.simulator.accounts import BANK_TRANSFER
 from gateway.simulator.countries import IBAN_COUNTRIES, is_country_code
-from gateway.simulator.errors import Problems
-from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.legacy import banks, lenient
-from gateway.simulator.legacy.banks import AccountBody
-from gateway.simulator.legacy.government_ids import (
+from gateway.simulator.legacy import lenient
+from gateway.simulator.legacy.recipient_bodies import (
     SentId,
-    mask_recipient_government_id,
     replace_government_ids,
 )
-from gateway.simulator.legacy.views import find_primary_method, find_visible_account
+from gateway.simulator.legacy.views import (
+    find_primary_method,
+    find_visible_account,
+    list_branch_id_field_names,
+    mask_recipient_government_id,
+)
 from gateway.simulator.state import Account, Recipient, Tenant
-from gateway.simulator.validation import is_blank
+from gateway.simulator.validation import JsonObject, Problems, is_blank, mask_value
+
+UNCHANGED_FIELDS = (
+    "country", "currency", "accountNum", "iban", "swiftBic", "bankAddress", "bankCity",
+    "bankPostalCode",
+)  # fmt: skip
+MASKED_FIELDS = ("accountNum", "iban")
+SORT_CODE_RANGE = slice(8, 14)  # In a British IBAN.
+
+
+@dataclass
+class AccountBody:
+    """Translated account fields; `client_names` maps the service's names to the client's.
+
+    It contains only names that differ, and `currency` if the account itself has one (otherwise the
+    currency comes from `primary`).
+    """
+
+    fields: JsonObject
+    client_names: dict[str, str] = field(default_factory=dict)
+
+
+def list_masks_sent_back(sent_fields: JsonObject, previous_fields: JsonObject) -> list[str]:
+    """Lists the numbers that equal the mask which responses show."""
+    masks = {name: mask_value(previous_fields.get(name)) for name in MASKED_FIELDS}
+    return [name for name, mask in masks.items() if mask and sent_fields.get(name) == mask]
+
+
+def translate_bank_account(sent_fields: JsonObject, previous_fields: JsonObject) -> AccountBody:
+    """Translates a bank account.
+
+    `sent_fields` has no nulls; `previous_fields` are those of the account that the client sees.
+    """
+    country = lenient.normalize_country(sent_fields.get("country", previous_fields.get("country")))
+    has_province = "bankProvince" in sent_fields
+    client_names = {
+        "accountHolderName": "name",
+        "bankRegion": "bankProvince" if has_province else "bankRegion",
+    }
+    if country == "CA":  # Elsewhere `institution` is the name of the bank in responses.
+        client_names["bankId"] = "institution"
+    if branch_names := list_branch_id_field_names(str(country)):
+        sent_names = [name for name in branch_names if name in sent_fields]
+        client_names["branchId"] = (sent_names or branch_names)[0]
+    account_body = _rename_fields(sent_fields, client_names, UNCHANGED_FIELDS)
+    fields = account_body.fields
+    if "country" in fields:
+        fields["country"] = country
+    # They mean "unchanged"; any other mask is refused by the service's rules.
+    for name in list_masks_sent_back(fields, previous_fields):
+        del fields[name]
+    compact_iban = str(fields.get("iban")).replace(" ", "").upper()
+    if isinstance(fields.get("branchId"), str):
+        fields["branchId"] = re.sub("[ -]", "", fields["branchId"])
+    elif country == "GB" and compact_iban.startswith("GB"):
+        fields.setdefault("branchId", compact_iban[SORT_CODE_RANGE])
+    return account_body
+
+
+def translate_wallet(sent_fields: JsonObject) -> AccountBody:
+    """Translates a wallet account."""
+    # The document has no currency for it, but one is accepted as for a bank account.
+    return _rename_fields(sent_fields, {"emailAddress": "address"}, ("currency",))
+
+
+def _rename_fields(
+    sent_fields: JsonObject, client_names: dict[str, str], unchanged_names: tuple[str, ...]
+) -> AccountBody:
+    names = {name: name for name in unchanged_names} | client_names
+    fields = {name: sent_fields[sent] for name, sent in names.items() if sent in sent_fields}
+    if "currency" in fields:
+        fields["currency"] = lenient.normalize_currency(fields["currency"])
+        client_names["currency"] = "currency"
+    return AccountBody(fields, client_names)
+
 
 # Creating a recipient allows a body without methods, a POST does not, and a PATCH contains changes.
 Mode = Literal["create", "post", "patch"]
@@ -103,7 +180,7 @@ class PayoutParser:
         """Parses the id of a bank account, of the account's country; the shown one is no change."""
         current_account, value = self._find_account("bank"), bank_body.get("governmentId")
         fields = current_account.fields if current_account else {}
-        self.is_bank_sent_back = bool(banks.list_masks_sent_back(bank_body, fields))
+        self.is_bank_sent_back = bool(list_masks_sent_back(bank_body, fields))
         # A POST that replaces the account must name its country itself.
         is_replaced = self.mode == "post" and not self.is_bank_sent_back
         previous_country = None if is_replaced else fields.get("country")
@@ -158,9 +235,9 @@ class PayoutParser:
         sent_fields = {name: value for name, value in account_body.items() if value is not None}
         account = self._find_account(word)
         body = (
-            banks.translate_bank_account(sent_fields, account.fields if account else {})
+            translate_bank_account(sent_fields, account.fields if account else {})
             if word == "bank"
-            else banks.translate_wallet(sent_fields)
+            else translate_wallet(sent_fields)
         )
         is_change = account is not None and self._is_change_not_replacement(account, body)
         if self.currency is not None and (primary_word == word or not is_change):
@@ -207,7 +284,7 @@ class PayoutParser:
         # An unmasked number is always a change: clients cannot know that it equals the stored one.
         if (
             fields != account.fields
-            or not body.fields.keys().isdisjoint(banks.MASKED_FIELDS)
+            or not body.fields.keys().isdisjoint(MASKED_FIELDS)
             or (self.primary_type == account.type and not account.is_primary)
         ):
             self.changed_accounts.append((account, fields))

@@ -9,12 +9,11 @@ from collections.abc import Iterable
 from decimal import Decimal
 
 from gateway.simulator import money, views
-from gateway.simulator.accepted_request import AcceptedRequest
 from gateway.simulator.accounts import BANK_TRANSFER
-from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.legacy import government_ids
-from gateway.simulator.legacy.banks import list_branch_id_field_names
+from gateway.simulator.countries import BRANCH_ID_PATTERNS
+from gateway.simulator.requests import AcceptedRequest
 from gateway.simulator.state import Account, Batch, Payment, Recipient, Tenant, format_timestamp
+from gateway.simulator.validation import JsonObject, mask_value
 
 # In the order of section 2; those with other values here are replaced.
 RECIPIENT_FIELDS = (
@@ -63,7 +62,7 @@ def build_recipient(request: AcceptedRequest, recipient: Recipient) -> JsonObjec
         "complianceStatus": compliance["status"],
         "compliance": compliance,
         words.legacy.avatar_url: service_view[words.avatar_url],
-        "ssn": government_ids.mask_recipient_ssn(recipient.fields),
+        "ssn": mask_recipient_ssn(recipient.fields),
         "payout": build_payout(request.tenant, recipient) or {"method": None},
         # Not in the document, but clients read it; the words are those of the list filter.
         "payoutMethod": translate_account_type(request.tenant, service_view["payoutMethod"]),
@@ -148,8 +147,36 @@ def _build_bank_account(recipient: Recipient, account: Account) -> JsonObject:
         "routing": branch if "routing" in branch_fields else None,
         "name": account_view["accountHolderName"],
         "bankProvince": account_view["bankRegionCode"],
-        "governmentId": government_ids.mask_recipient_government_id(recipient.fields, country),
+        "governmentId": mask_recipient_government_id(recipient.fields, country),
     }
+
+
+SSN_COUNTRY = "US"
+
+
+def mask_recipient_government_id(recipient: JsonObject, country: str | None) -> str | None:
+    """Returns the masked id of a country, of the type that payments there need."""
+    wanted = (country, select_government_id_type(country))
+    for entry in recipient.get("governmentIds", []):
+        if (entry.get("country"), entry.get("type")) == wanted:
+            return mask_value(str(entry["value"]))
+    return None
+
+
+def mask_recipient_ssn(recipient: JsonObject) -> str | None:
+    """Returns the masked SSN, from its own field or from the government ids."""
+    return mask_value(recipient.get("ssn")) or mask_recipient_government_id(recipient, SSN_COUNTRY)
+
+
+def select_government_id_type(country: str | None) -> str:
+    return "SSN" if country == SSN_COUNTRY else "other"
+
+
+def list_branch_id_field_names(country: str) -> tuple[str, ...]:
+    """Lists the branch fields: `routing` (US), `branchNum` (Canada), either in other countries."""
+    if country not in BRANCH_ID_PATTERNS:
+        return ()
+    return {"US": ("routing",), "CA": ("branchNum",)}.get(country, ("branchNum", "routing"))
 
 
 def build_payment(request: AcceptedRequest, payment: Payment) -> JsonObject:

@@ -1,15 +1,17 @@
-"""The authenticated request that an operation gets, and pages of lists (sections 4 and 8)."""
+"""Exchanges, the authenticated requests that operations get, and pages of lists (sections 4, 8)."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import ClassVar, TypeVar
 
-from gateway.simulator import payments, views
-from gateway.simulator.errors import ApiError, Problem, Problems, build_not_found_error
-from gateway.simulator.json_codec import JsonObject, decode_json
+from gateway.simulator import batches, views
 from gateway.simulator.state import Batch, Payment, Recipient, Tenant
+from gateway.simulator.validation import (
+    JsonObject,
+    Problems,
+    build_not_found_error,
+)
 
 Entry = TypeVar("Entry")
 
@@ -158,7 +160,7 @@ class AcceptedRequest:
     def parse_batch_currency(self, problems: Problems) -> str:
         """Parses the currency of a new batch; it is empty if a problem was added."""
         field_name = self.tenant.vocabulary.batch_currency
-        return payments.parse_currency(problems, field_name, self.body.get(field_name))
+        return batches.parse_currency(problems, field_name, self.body.get(field_name))
 
     def parse_changed_currency(self, problems: Problems, batch: Batch) -> str:
         """Parses the currency of a changed batch."""
@@ -170,24 +172,35 @@ class AcceptedRequest:
 
     def parse_payment(self, problems: Problems, body: JsonObject, batch: Batch) -> Payment | None:
         """Parses a new payment; the result is valid only if no problem was added."""
-        return payments.parse_payment(self.tenant, problems, body, batch)
+        return batches.parse_payment(self.tenant, problems, body, batch)
 
     def parse_payment_change(
         self, problems: Problems, body: JsonObject, payment: Payment
     ) -> Payment:
         """Parses a changed copy of a payment; it is valid only if no problem was added."""
-        return payments.parse_payment_change(problems, body, payment)
+        return batches.parse_payment_change(problems, body, payment)
 
 
 Operation = Callable[[AcceptedRequest], JsonObject]
 
 
-def decode_json_object(data: bytes, parse_float: Callable[[str], Decimal] = Decimal) -> JsonObject:
-    """Decodes a request body. Raises ApiError."""
-    try:
-        body = decode_json(data, parse_float)
-    except (ValueError, RecursionError):
-        raise ApiError(Problem("invalid_field", "Body is not JSON")) from None
-    if not isinstance(body, dict):
-        raise ApiError(Problem("invalid_field", "Body is not an object"))
-    return body
+@dataclass
+class Exchange:
+    """A request and its response; `target` is the raw request target with its query.
+
+    Header names are case-insensitive. `request` is set once the caller is authenticated.
+    """
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes
+    address: str = ""
+    status: int = 200
+    response_body: bytes = b""
+    response_headers: Mapping[str, str] = field(default_factory=dict)
+    request: AcceptedRequest | None = None
+
+    @property
+    def path(self) -> str:
+        return self.target.partition("?")[0]
