@@ -22,7 +22,8 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from gateway.simulator.listing import list_recipients as service_list
+from gateway.simulator.current_interface import list_recipients as service_list
+from gateway.simulator.requests import AcceptedRequest
 from gateway.simulator.state import Recipient
 from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
 from tests.simulator import Fault, RequestHandler, Service, ServiceOptions
@@ -818,7 +819,9 @@ def _repeat_last_page(
         return body
     return {
         "ok": True,
-        **service_list(service.find_or_create_tenant(), {**query, "page": str(pages)}),
+        **service_list(
+            AcceptedRequest(service.find_or_create_tenant(), {**query, "page": str(pages)})
+        ),
     }
 
 

@@ -6,20 +6,24 @@ Sections 4, 5 and 7.
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import parse_qsl
 
-from gateway.simulator import accounts, batches, listing, operations, recipients, views
+from gateway.simulator import accounts, batches, operations, recipients, validation, views
+from gateway.simulator.accounts import BANK_TRANSFER, CHECK
+from gateway.simulator.countries import is_country_code
 from gateway.simulator.operations import Routes, compile_routes, require_route
 from gateway.simulator.options import ServiceCredentials, ServiceOptions, Vocabulary
 from gateway.simulator.recipients import CREATE_CHECKS, UPDATE_CHECKS, merge_recipient_fields
-from gateway.simulator.requests import AcceptedRequest, Exchange, Operation
-from gateway.simulator.state import Account, Recipient, Service
+from gateway.simulator.requests import AcceptedRequest, Exchange, Operation, parse_page
+from gateway.simulator.state import Account, Recipient, Service, Tenant
 from gateway.simulator.validation import (
     STATUS_BY_CODE,
     ApiError,
+    Check,
     JsonObject,
     Problem,
     Problems,
@@ -68,7 +72,7 @@ def authenticate_request(
     credentials = credentials_by_access_key.get(access_key)
     if scheme == vocabulary.scheme and credentials is not None:
         expected = compute_signature(credentials.secret_key, timestamp, method, target, body)
-        is_timestamp = re.fullmatch(r"[0-9]{1,12}", timestamp) is not None
+        is_timestamp = timestamp.isascii() and timestamp.isdecimal() and len(timestamp) <= 12
         # As bytes, because compare_digest raises on text that is not ASCII.
         given = signature.encode("utf-8", "surrogateescape")
         is_fresh = is_timestamp and abs(now - int(timestamp)) <= max_age_seconds
@@ -173,8 +177,119 @@ def update_recipient(request: AcceptedRequest) -> JsonObject:
     return {"recipient": request.build_recipient(recipient)}
 
 
+Filter = tuple[Check, Callable[[str, Recipient], bool]]
+"""A check of a query parameter, and the test of a recipient by its value."""
+
+DATE_PATTERN = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z)?\Z"
+)
+
+SORT_KEYS: dict[str, Callable[[Recipient], Any]] = {
+    "name": lambda each: _fold_case(each.fields["name"]),
+    "email": lambda each: _fold_case(each.fields["email"]),
+    "referenceId": lambda each: _fold_case(each.fields.get("referenceId")),
+    "payoutMethod": lambda each: each.primary_account.type if each.primary_account else "",
+    "createdAt": lambda each: each.created_at,
+    "updatedAt": lambda each: each.updated_at,
+}
+
+
 def list_recipients(request: AcceptedRequest) -> JsonObject:
-    return listing.list_recipients(request.tenant, request.query)
+    """Lists recipients; empty and unknown parameters are ignored. Raises ApiError.
+
+    The document does not show the order without `orderBy`: here the last updated come first. Ties
+    are sorted by id.
+    """
+    tenant, query, problems = request.tenant, request.query, Problems()
+    page = parse_page(problems, query, tenant.options.max_page_size)
+    given = {name: value for name, value in query.items() if value}
+    tests: list[Callable[[Recipient], bool]] = []
+    for name, (find_problem, matches) in _build_filters_by_parameter(tenant).items():
+        if name in given:
+            problems.check(name, given[name], find_problem)
+            tests.append(partial(matches, given[name]))
+    # Section 4.1: the currency is required with this filter.
+    if given.get("payoutMethod") == BANK_TRANSFER and "currency" not in given:
+        problems.add_empty_field("currency")
+    problems.raise_if_any()
+    is_archived_requested = tenant.options.filters_archived and query.get("status") == "archived"
+    if not (tenant.options.lists_archived or is_archived_requested):
+        tests.append(lambda recipient: not recipient.is_archived)
+    matching = [each for each in tenant.recipients.values() if all(test(each) for test in tests)]
+    # Two stable sorts, so that `reverse` does not reverse the order of ties.
+    matching.sort(key=lambda recipient: recipient.id)
+    sort_key = SORT_KEYS[given.get("orderBy", "updatedAt")]
+    matching.sort(key=sort_key, reverse=given.get("sortBy") != "asc")
+    return page.build("recipients", matching, partial(views.build_recipient, tenant))
+
+
+def _build_filters_by_parameter(tenant: Tenant) -> dict[str, Filter]:
+    text, date = validation.find_text_problem, _find_utc_date_problem
+    methods = validation.create_choice_check(tenant.vocabulary.wallet, BANK_TRANSFER, CHECK)
+    statuses = validation.create_choice_check("active", "incomplete", "suspended", "archived")
+    # `review` is a compliance status, but the document does not list it for the filter.
+    compliance = validation.create_choice_check("pending", "verified", "blocked")
+    return {
+        "search": (text, _matches_search),
+        "name": (text, _matches_name),
+        "email": (text, lambda value, each: each.fields["email"] == value),
+        "referenceId": (text, lambda value, each: each.fields.get("referenceId") == value),
+        "startDate": (date, lambda value, each: each.updated_at >= _parse_timestamp(value)),
+        "endDate": (date, lambda value, each: each.updated_at <= _parse_timestamp(value)),
+        "status": (statuses, lambda value, each: each.status == value),
+        "complianceStatus": (compliance, lambda value, each: each.compliance_status == value),
+        "country": (
+            _find_countries_problem,
+            lambda value, each: each.address.get("country") in value.split(","),
+        ),
+        "payoutMethod": (methods, lambda value, each: SORT_KEYS["payoutMethod"](each) == value),
+        "currency": (validation.find_currency_problem, _matches_currency),
+        "orderBy": (validation.create_choice_check(*SORT_KEYS), lambda *_: True),
+        "sortBy": (validation.create_choice_check("asc", "desc"), lambda *_: True),
+    }
+
+
+def _fold_case(value: object) -> str:
+    return str(value or "").casefold()
+
+
+def _matches_search(value: str, recipient: Recipient) -> bool:
+    # Section 4.1: by prefix, of the user part and of the domain part.
+    texts = [_fold_case(recipient.fields.get(name)) for name in ("name", "email", "referenceId")]
+    texts.append(texts[1].rpartition("@")[2])
+    return any(text.startswith(value.casefold()) for text in texts)
+
+
+def _matches_name(value: str, recipient: Recipient) -> bool:
+    names = map(recipient.fields.get, ("name", "firstName", "lastName"))
+    return any(_fold_case(name).startswith(value.casefold()) for name in names)
+
+
+def _matches_currency(value: str, recipient: Recipient) -> bool:
+    # Section 4.1 filters by "currency of the bank account": of the account that gets payments.
+    account = recipient.primary_account
+    is_bank_account = account is not None and account.type == BANK_TRANSFER
+    return bool(account and is_bank_account and account.fields["currency"] == value)
+
+
+def _find_countries_problem(value: str) -> str | None:
+    if all(is_country_code(code) for code in value.split(",")):
+        return None
+    return "Must be ISO 3166-1 alpha-2 codes, separated by commas"
+
+
+def _find_utc_date_problem(value: str) -> str | None:
+    try:
+        if DATE_PATTERN.match(value) and _parse_timestamp(value):
+            return None
+    except ValueError:
+        pass
+    return "Must be an ISO 8601 date in UTC"
+
+
+def _parse_timestamp(value: str) -> datetime:
+    """Parses a UTC date; without a time it is midnight."""
+    return datetime.fromisoformat(value).replace(tzinfo=UTC)
 
 
 def list_payments_of_recipient(request: AcceptedRequest) -> JsonObject:

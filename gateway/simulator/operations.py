@@ -31,7 +31,7 @@ Routes = tuple[Route[Run], ...]
 def compile_routes(*routes: tuple[str, str, Run], suffix: str = "") -> Routes[Run]:
     """Compiles paths below `/v1` with placeholders, ``:id``; nothing is decoded before matching."""
     return tuple(
-        Route(method, re.compile(f"/v1{pattern}{suffix}"), operation)
+        Route(method, re.compile(rf"/v1{pattern}{suffix}\Z"), operation)
         for method, path, operation in routes
         for pattern in [re.sub(":[a-z]+", "([^/]+)", re.escape(path))]
     )
@@ -40,7 +40,7 @@ def compile_routes(*routes: tuple[str, str, Run], suffix: str = "") -> Routes[Ru
 def require_route(table: Routes[Run], method: str, path: str) -> tuple[Run, tuple[str, ...]]:
     """Returns the operation and the ids in the path. Raises ApiError `not_found`."""
     for route in table:
-        if route.method == method and (match := route.path_pattern.fullmatch(path)):
+        if route.method == method and (match := route.path_pattern.match(path)):
             return route.operation, match.groups()
     raise build_not_found_error("Path")
 

@@ -16,14 +16,14 @@ from babel.numbers import get_currency_name, get_territory_currencies
 from gateway.simulator import batches, operations, recipients
 from gateway.simulator import views as service_views
 from gateway.simulator.countries import COUNTRIES, parse_country_codes
-from gateway.simulator.legacy import lists, payment_bodies, recipient_bodies, views
-from gateway.simulator.legacy.lenient import (
+from gateway.simulator.legacy import bodies, lists, views
+from gateway.simulator.legacy.bodies import (
     JsonNumber,
     drop_empty_and_stringify_integers,
     parse_object,
+    parse_ssn,
 )
 from gateway.simulator.legacy.payout_bodies import Mode, PayoutParser
-from gateway.simulator.legacy.recipient_bodies import parse_ssn
 from gateway.simulator.operations import DELETED, UPDATED, Routes, compile_routes, require_route
 from gateway.simulator.options import LegacyVocabulary
 from gateway.simulator.requests import (
@@ -55,10 +55,10 @@ class LegacyRequest(AcceptedRequest):
     build_batch = views.build_batch
     build_payment = views.build_payment
     build_listed_payment = views.build_listed_payment
-    parse_batch_currency = payment_bodies.parse_batch_currency
-    parse_changed_currency = payment_bodies.parse_changed_currency
-    parse_payment = payment_bodies.parse_payment
-    parse_payment_change = payment_bodies.parse_payment_change
+    parse_batch_currency = bodies.parse_batch_currency
+    parse_changed_currency = bodies.parse_changed_currency
+    parse_payment = bodies.parse_payment
+    parse_payment_change = bodies.parse_payment_change
 
     service_spellings: set[str] = field(default_factory=set)
 
@@ -161,7 +161,7 @@ def create_recipient(request: LegacyRequest) -> JsonObject:
     problems = Problems()
     # Null means that a new recipient does not have the field.
     body = {name: value for name, value in request.body.items() if value is not None}
-    fields, _ = recipient_bodies.parse_recipient(problems, body, {})
+    fields, _ = bodies.parse_recipient(problems, body, {})
     recipient = recipients.build_draft_recipient(request.tenant, fields)
     _parse_payout(request, problems, recipient, "create")
     problems.raise_if_any()
@@ -173,8 +173,8 @@ def create_recipient(request: LegacyRequest) -> JsonObject:
 def update_recipient(request: LegacyRequest) -> JsonObject:
     recipient, problems, body = request.require_path_recipient(), Problems(), request.body
     draft = copy_recipient(recipient)
-    draft.fields, sent_names = recipient_bodies.parse_recipient(problems, body, recipient.fields)
-    status = recipient_bodies.parse_status_change(problems, body, views.translate_status(recipient))
+    draft.fields, sent_names = bodies.parse_recipient(problems, body, recipient.fields)
+    status = bodies.parse_status_change(problems, body, views.translate_status(recipient))
     payout = _parse_payout(request, problems, draft, "patch")
     problems.raise_if_any()
     if body.get("id"):  # A whole object sent back: unchanged fields are not changes.
@@ -186,7 +186,7 @@ def update_recipient(request: LegacyRequest) -> JsonObject:
         sent_names.add("governmentIds")
     if status is not None:
         # The service has fewer words; the legacy one is stored beside it.
-        draft.fields["status"], legacy_status = recipient_bodies.STATUS_CHOICES[status]
+        draft.fields["status"], legacy_status = bodies.STATUS_CHOICES[status]
     if sent_names or status is not None:
         recipients.apply_recipient_fields(request.tenant, draft, draft.fields, sent_names)
     # After the change, which clears the previous word.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from gateway.simulator.batches import matches_search
-from gateway.simulator.legacy import lenient
+from gateway.simulator.legacy import bodies
 from gateway.simulator.requests import AcceptedRequest
 from gateway.simulator.state import Batch, Payment
 from gateway.simulator.validation import JsonObject
@@ -58,7 +58,7 @@ def _read_text(recipient: JsonObject, name: str) -> str:
 
 def _matches_recipient(query: Mapping[str, str], recipient: JsonObject) -> bool:
     search = query.get("search", "").casefold()
-    country = lenient.normalize_country(query.get("country", ""))
+    country = bodies.normalize_country(query.get("country", ""))
     return (
         any(search in _read_text(recipient, name) for name in SEARCHED_FIELDS)
         and _matches_words_and_period(query, recipient)
@@ -148,6 +148,6 @@ def _matches_payment(request: AcceptedRequest, row: JsonObject) -> bool:
     id_ = request.build_client_id(request.resolve_id(wanted)) if wanted else ""
     return (
         (not wanted or payee["id"] == id_ or payee["email"].casefold() == wanted.casefold())
-        and lenient.normalize_country(query.get("country", "")) in ("", payee["country"])
+        and bodies.normalize_country(query.get("country", "")) in ("", payee["country"])
         and query.get("targetCurrency", "").upper() in ("", row.get("targetCurrency"))
     )

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from gateway.simulator import accounts, validation
 from gateway.simulator.accounts import BANK_TRANSFER
 from gateway.simulator.countries import IBAN_COUNTRIES, is_country_code
-from gateway.simulator.legacy import lenient
-from gateway.simulator.legacy.recipient_bodies import (
+from gateway.simulator.legacy import bodies
+from gateway.simulator.legacy.bodies import (
     SentId,
     replace_government_ids,
 )
@@ -57,7 +57,7 @@ def translate_bank_account(sent_fields: JsonObject, previous_fields: JsonObject)
 
     `sent_fields` has no nulls; `previous_fields` are those of the account that the client sees.
     """
-    country = lenient.normalize_country(sent_fields.get("country", previous_fields.get("country")))
+    country = bodies.normalize_country(sent_fields.get("country", previous_fields.get("country")))
     has_province = "bankProvince" in sent_fields
     client_names = {
         "accountHolderName": "name",
@@ -95,7 +95,7 @@ def _rename_fields(
     names = {name: name for name in unchanged_names} | client_names
     fields = {name: sent_fields[sent] for name, sent in names.items() if sent in sent_fields}
     if "currency" in fields:
-        fields["currency"] = lenient.normalize_currency(fields["currency"])
+        fields["currency"] = bodies.normalize_currency(fields["currency"])
         client_names["currency"] = "currency"
     return AccountBody(fields, client_names)
 
@@ -135,17 +135,17 @@ class PayoutParser:
         `sent_ids` are the government ids in the rest of the request.
         """
         for name in ("autoswitch", "holdup"):
-            if hold_body := lenient.parse_object(self.problems, self.body, name):
+            if hold_body := bodies.parse_object(self.problems, self.body, name):
                 nested_problems = self.problems.create_nested_view(f"{name}.")
                 hold = _parse_hold(nested_problems, hold_body, getattr(self.recipient, name))
                 setattr(self.recipient, name, hold)
         # A separate collection, to know whether the objects themselves are well-formed.
         shape_problems = Problems([], self.problems.prefix)
-        primary = lenient.parse_object(shape_problems, self.body, "primary")
-        account_bodies = lenient.parse_object(shape_problems, self.body, "accounts")
+        primary = bodies.parse_object(shape_problems, self.body, "primary")
+        account_bodies = bodies.parse_object(shape_problems, self.body, "accounts")
         nested_problems = shape_problems.create_nested_view("accounts.")
         bodies_by_word = {
-            word: lenient.parse_object(nested_problems, account_bodies, word)
+            word: bodies.parse_object(nested_problems, account_bodies, word)
             for word in self._method_words
         }
         bank_ids = self._parse_government_id(bodies_by_word["bank"])
@@ -154,7 +154,7 @@ class PayoutParser:
         if shape_problems.collected:
             self.problems.collected.extend(shape_problems.collected)
             return
-        self.currency = lenient.normalize_currency(primary.get("currency"))
+        self.currency = bodies.normalize_currency(primary.get("currency"))
         if self.currency is not None:
             self.problems.check("primary.currency", self.currency, validation.find_currency_problem)
         method = primary.get("method")
@@ -184,7 +184,7 @@ class PayoutParser:
         # A POST that replaces the account must name its country itself.
         is_replaced = self.mode == "post" and not self.is_bank_sent_back
         previous_country = None if is_replaced else fields.get("country")
-        country = lenient.normalize_country(bank_body.get("country")) or previous_country
+        country = bodies.normalize_country(bank_body.get("country")) or previous_country
         if value is None or not is_country_code(country):
             return []
         if value == mask_recipient_government_id(self.recipient.fields, country):
@@ -330,7 +330,7 @@ class PayoutParser:
             names["accountNum"] = f"{path}.iban"
         if "currency" not in body.client_names:
             names["currency"] = "primary.currency"
-        lenient.translate_problems(self.problems, nested_problems, names, f"{path}.")
+        bodies.translate_problems(self.problems, nested_problems, names, f"{path}.")
 
 
 def _has_account_body(word: str, value: object, method: object) -> bool:
@@ -343,8 +343,8 @@ def _has_account_body(word: str, value: object, method: object) -> bool:
 def _parse_hold(problems: Problems, body: JsonObject, previous_hold: JsonObject) -> JsonObject:
     hold = dict(previous_hold)
     for name, parse, message in (
-        ("limit", lenient.parse_integer, "Must be a whole number"),
-        ("active", lenient.parse_boolean, "Must be true or false"),
+        ("limit", bodies.parse_integer, "Must be a whole number"),
+        ("active", bodies.parse_boolean, "Must be true or false"),
     ):
         if body.get(name) is not None:
             hold[name] = parse(body[name])

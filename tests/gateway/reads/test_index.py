@@ -31,7 +31,8 @@ from gateway.reads.recipient_cache.cache import CHANGE_DELAY_SECONDS
 from gateway.reads.recipient_cache.caches import EVICTABLE_AFTER_SECONDS
 from gateway.reads.recipient_cache.entry import RecipientEntry
 from gateway.simulator import views
-from gateway.simulator.listing import list_recipients as service_list
+from gateway.simulator.current_interface import list_recipients as service_list
+from gateway.simulator.requests import AcceptedRequest
 from gateway.simulator.state import Recipient
 from gateway.storage import Store, open_store
 from gateway.storage.change_poller import ChangePoller, build_erasure_count_name
@@ -96,7 +97,7 @@ class IndexedService:
         await asyncio.sleep(0)
         if call.path == "/recipients":
             query = {**call.query}
-            body = self.transform(service_list(self.tenant, query), query)
+            body = self.transform(service_list(AcceptedRequest(self.tenant, query)), query)
         else:
             recipients = self.tenant.recipients.get(call.path.rpartition("/")[2])
             if recipients is None:
