@@ -33,19 +33,18 @@ from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.operations import OperationRepository
-from gateway.upstream.capability_cache import CapabilityCache, load_capabilities
+from gateway.upstream.capabilities import CapabilityCache, load_capabilities
 from gateway.upstream.client import open_upstream_client
 from gateway.upstream.clock import ServiceClock
 from gateway.upstream.http_connection import Fence, Reply
 from gateway.upstream.optional_endpoints import OptionalEndpoints
-from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
 from gateway.writes.idempotency import IdempotencyGuard
 from gateway.writes.instance_leases import InstanceLeases
 from gateway.writes.journal import Journal
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.reconciler import WriteReconciler
-from gateway.writes.write_request import WriteRequest
+from gateway.writes.write_request import Caller, WriteRequest
 from mappings import errors
 from mappings.failures import Failure, Invalid
 from tests.state import KEY, create_database

@@ -11,7 +11,7 @@ settings.register_profile("any speed", deadline=None)
 settings.load_profile("any speed")
 
 YOUNG_OBJECTS = 10_000
-"""As the product sets it for itself, see ``gateway.server.memory_tuning``."""
+"""As the product sets it for itself, see ``gateway.server.process``."""
 
 
 def pytest_collection_finish() -> None:

@@ -15,7 +15,7 @@ import aiohttp
 from gateway.config.settings import Settings
 from gateway.observability import logs
 from gateway.server.app import RunningGateway, run_gateway
-from gateway.server.shutdown import install_shutdown_event
+from gateway.server.process import install_shutdown_event
 from gateway.upstream.clock import ServiceClock
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS
 from tests.openapi_document import build_openapi_document

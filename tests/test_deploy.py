@@ -24,7 +24,7 @@ import yaml
 from gateway.cli import COMMANDS
 from gateway.config.settings import Settings, load_settings
 from gateway.operator.preflight import check_settings_are_runnable
-from gateway.server.shutdown import calculate_max_request_seconds
+from gateway.server.process import calculate_max_request_seconds
 from gateway.server.workers.supervisor import KILL_MARGIN_SECONDS
 
 ROOT = Path(__file__).parents[1]

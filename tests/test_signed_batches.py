@@ -15,8 +15,8 @@ import pytest
 from gateway.simulator import batches
 from gateway.simulator.validation import Problems
 from gateway.storage import ObjectStateStore, Tenant, open_store
-from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
+from gateway.writes.write_request import Caller
 from mappings.batch_views import SIGNED_ADDS
 from mappings.effects import AwaitFacts
 from tests.operator_commands import open_operated_gateway, wait_until_async

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.upstream.spool import MAX_MEMORY_BYTES
+from gateway.upstream.passthrough import MAX_MEMORY_BYTES
 from tests import operator_commands
 from tests.operator_commands import write_configuration
 from tests.running_gateway import GatewayUnderTest
@@ -873,7 +873,7 @@ async def test_answer_interrupted_by_shutdown_does_not_look_complete(
         writer.write(UNTIL_CLOSE_HEAD + b"half")
         await reader.read(1)
 
-    monkeypatch.setattr("gateway.server.shutdown.SHUTDOWN_MARGIN_SECONDS", -4.5)
+    monkeypatch.setattr("gateway.server.process.SHUTDOWN_MARGIN_SECONDS", -4.5)
     async with open_raw_service(respond) as recorder:
         async with open_signed_gateway(tmp_path, recorder.url) as gateway:
             connection = await open_connection(gateway.running.port)

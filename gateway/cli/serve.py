@@ -58,8 +58,7 @@ def serve(*, config: Path | None, demo: bool, traffic: bool) -> int:
 
 
 def _serve_with_workers(settings: Settings) -> int:
-    from gateway.server.workers.supervisor import supervise_workers
-    from gateway.server.workers.worker import WorkerStartError
+    from gateway.server.workers.supervisor import WorkerStartError, supervise_workers
 
     try:
         return asyncio.run(supervise_workers(settings, announce_start))

@@ -11,7 +11,7 @@ from aiohttp import web
 from gateway.console.pages import Page
 from gateway.operator.doctor import Finding, iter_stored_findings, run_doctor
 from gateway.storage import ObjectStateStore
-from gateway.upstream.capability_cache import load_capabilities
+from gateway.upstream.capabilities import load_capabilities
 from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
 
 log = structlog.get_logger()

@@ -19,7 +19,7 @@ from gateway.http.request import HttpRequest
 from gateway.legacy_api.request_context import LegacyClient, RequestContext
 from gateway.migration.routing import ServiceRouter
 from gateway.storage import StoreUnavailable
-from gateway.writes.caller import Caller
+from gateway.writes.write_request import Caller
 from mappings import errors
 from mappings.effects import Operation
 from mappings.failures import Invalid

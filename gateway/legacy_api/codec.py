@@ -29,7 +29,7 @@ from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage import StoreUnavailable
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.tenants import Tenant
-from gateway.writes.caller import Caller
+from gateway.writes.write_request import Caller
 from mappings import errors, request_bodies
 from mappings.effects import JSON, Answer, Operation, Request
 from mappings.errors import KNOWN_CODES, ErrorAnswer

@@ -6,6 +6,7 @@ and runs the operation's flow. Every failure goes through one error table, every
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -22,15 +23,18 @@ from gateway.auth.keys import ApiKeyStore
 from gateway.compare import endpoints
 from gateway.config.settings import Settings
 from gateway.http import request_reader, responses
+from gateway.http.delivery import is_acknowledged, wait_for_tcp_acknowledgement
 from gateway.http.request import HttpRequest
 from gateway.http.request_reader import generate_hex_id
 from gateway.http.responses import HttpResponse, LegacyResponse, PassedResponse
-from gateway.legacy_api import request_log
 from gateway.legacy_api.authentication import CallerAuthenticator
 from gateway.legacy_api.codec import LegacyCodec
 from gateway.legacy_api.deprecation import DeprecationNotice
-from gateway.legacy_api.request_context import RequestContext, read_idempotency_key
-from gateway.legacy_api.response_delivery import ResponseDelivery
+from gateway.legacy_api.request_context import (
+    RequestContext,
+    log_and_count_request,
+    read_idempotency_key,
+)
 from gateway.legacy_api.routes import Routes
 from gateway.migration.brownouts import Brownouts
 from gateway.migration.inbound_request import InboundRequest, build_forwarded_request
@@ -39,13 +43,14 @@ from gateway.migration.shadow_traffic import ShadowTraffic
 from gateway.observability import logs, metrics
 from gateway.storage import StoreUnavailable
 from gateway.storage.mode_rows import COMPARE
+from gateway.storage.operation_records import OperationRecord
 from gateway.storage.request_counts import UsageCounter
-from gateway.upstream import header_filter
+from gateway.upstream import passthrough
 from gateway.writes.batch_routing import BatchRoutedElsewhereError
-from gateway.writes.caller import Caller
+from gateway.writes.delivery import Deliveries
 from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, FlowExecutor
 from gateway.writes.idempotency import IdempotencyGuard
-from gateway.writes.write_request import LoadRoutingChecks, WriteRequest
+from gateway.writes.write_request import Caller, LoadRoutingChecks, WriteRequest
 from mappings import errors
 from mappings.effects import JSON, Operation, Request
 from mappings.errors import ErrorAnswer
@@ -128,7 +133,7 @@ class LegacyHandler:
                     legacy_response, context.request_id, context.admission, deprecation_headers
                 )
             # Before it is sent, so that a client that has its response finds the request in the log.
-            request_log.log_and_count_request(self._usage, request, context, response)
+            log_and_count_request(self._usage, request, context, response)
             if context.pending_delivery:
                 await self._delivery.send_and_await_acknowledgement(
                     request, response, context, context.pending_delivery
@@ -365,7 +370,7 @@ class LegacyHandler:
             digest = sha256(body).hexdigest()
             flow_request = Request(self._clock(), generate_hex_id(), ids, body={"unread": digest})
         path, query = request_reader.split_request_target(request)
-        headers = header_filter.filter_legacy_request_headers(request.headers)
+        headers = passthrough.filter_legacy_request_headers(request.headers)
         # The id that was validated and logged, not the raw header.
         headers["X-Request-Id"] = context.request_id
         target = f"{path}?{query}" if query else path
@@ -395,3 +400,76 @@ class LegacyHandler:
         if operation.body_shape is not None:
             slot.check_capacity(key.tenant_name)
         return slot
+
+
+log = structlog.get_logger()
+
+
+class ResponseDelivery:
+    """Sends the responses to writes, and records disconnects, which make a repetition a retry."""
+
+    def __init__(self, deliveries: Deliveries) -> None:
+        self._deliveries = deliveries
+        self._disconnect_tasks: set[asyncio.Future[None]] = set()
+
+    async def send_and_await_acknowledgement(
+        self,
+        request: HttpRequest,
+        response: HttpResponse,
+        context: RequestContext,
+        operation: OperationRecord,
+    ) -> None:
+        """Sends the response, and records whether the client has acknowledged it.
+
+        If the connection ended first, or is reset later, a repeated request is a retry.
+        """
+        # Behind a proxy, resets say nothing: HAProxy resets every connection it no longer needs.
+        if "X-Forwarded-For" not in request.fields.headers:
+            request.on_reset = partial(self._record_connection_reset, context, operation)
+        try:
+            await response.send(request)
+        except OSError:
+            return
+        # From here on, a disconnect may follow a complete delivery.
+        context.is_response_written = True
+        transport, tcp_transport = request.connection.transport, request.connection.tcp_transport
+        is_delivered = is_acknowledged(transport, tcp_transport)
+        if not is_delivered:
+            self._deliveries.watch(
+                operation,
+                lambda: context.is_delivered or is_acknowledged(request.transport, tcp_transport),
+            )
+            request.connection.mark_response_in_progress()
+            is_delivered = (
+                await wait_for_tcp_acknowledgement(transport, tcp_transport) or context.is_delivered
+            )
+        # A reset may have arrived during the wait.
+        if is_delivered and not context.is_reset:
+            self._deliveries.record_delivery(operation)
+
+    def _record_connection_reset(self, context: RequestContext, operation: OperationRecord) -> None:
+        context.is_reset = True
+        self._deliveries.record_reset(operation)
+
+    def handle_disconnect(self, context: RequestContext, has_acknowledged_all: bool) -> None:
+        # Determined while the socket was still open; afterwards the kernel cannot tell any more.
+        context.is_delivered = (
+            context.is_response_written and has_acknowledged_all and not context.is_reset
+        )
+        if context.caller is None or context.is_delivered:
+            return
+        context.caller.is_disconnected = True
+        if context.slot:
+            context.slot.cancel_wait()
+        if context.caller.execution:
+            task = asyncio.ensure_future(
+                self._deliveries.record_disconnect(context.caller.execution)
+            )
+            # The event loop has only weak references to tasks, so the set keeps them alive.
+            self._disconnect_tasks.add(task)
+            task.add_done_callback(self._log_disconnect_failure)
+
+    def _log_disconnect_failure(self, task: asyncio.Future[None]) -> None:
+        self._disconnect_tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("client_disconnect_not_recorded", **logs.describe_exception(error))

@@ -14,7 +14,11 @@ from time import perf_counter
 import structlog
 from multidict import CIMultiDict
 
-from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
+from gateway.http.request_reader import (
+    DecompressedBodyTooLarge,
+    DecompressionError,
+    decompress_body,
+)
 from gateway.http.responses import LegacyResponse, PassedResponse
 from gateway.migration.inbound_request import InboundRequest, parse_fields
 from gateway.observability import traces
@@ -22,11 +26,10 @@ from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import StoreUnavailable
 from gateway.storage.operation_records import OperationRecord
-from gateway.upstream import header_filter, instrumentation
+from gateway.upstream import instrumentation, passthrough
 from gateway.upstream.client import MAX_ANSWER_BYTES, UNANSWERED_STATUSES
 from gateway.upstream.http_connection import Fence, ResponseLost
-from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest
-from gateway.upstream.spool import Spool
+from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest, Spool
 from gateway.writes.batch_routing import BatchRouting
 from gateway.writes.idempotency import IdempotencyGuard
 from gateway.writes.retry_matching import FirstAttemptTranslatedError
@@ -99,7 +102,7 @@ class LegacySender:
                 is_write=inbound.is_write,
             )
             async with self._passthrough.send(passthrough_request, fence) as passthrough_response:
-                headers = header_filter.filter_response_headers(passthrough_response.headers)
+                headers = passthrough.filter_response_headers(passthrough_response.headers)
                 body = await _decompress_body(await passthrough_response.read_body(), headers)
                 status = passthrough_response.status
         except ResponseLost as lost:

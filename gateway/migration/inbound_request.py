@@ -12,7 +12,7 @@ from multidict import CIMultiDict
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.upstream.client import MAX_ANSWER_BYTES
-from gateway.writes.caller import Caller
+from gateway.writes.write_request import Caller
 from mappings.effects import JSON, Operation, Request
 from mappings.forwarded_writes import list_batch_ids
 

@@ -26,8 +26,8 @@ from gateway.storage.id_rows import IdCollisionError, load_current_ids_by_legacy
 from gateway.upstream.client import create_circuit_breakers
 from gateway.upstream.passthrough import open_passthrough_client
 from gateway.writes.batch_routing import is_unchanged_import
-from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
+from gateway.writes.write_request import Caller
 from mappings import cutover
 from mappings.batch_locks import build_unchanged_batch_condition
 from mappings.batch_views import build_batch_record

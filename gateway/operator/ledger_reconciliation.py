@@ -20,14 +20,14 @@ from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.id_rows import load_legacy_ids
 from gateway.storage.operations import OperationRepository
-from gateway.upstream.capability_cache import load_capabilities
+from gateway.upstream.capabilities import load_capabilities
 from gateway.upstream.client import open_upstream_client
 from gateway.upstream.optional_endpoints import OptionalEndpoints
-from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
 from gateway.writes.journal import Journal
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.states import IN_DOUBT, RUNNING
+from gateway.writes.write_request import Caller
 from mappings import consistency_checks
 from mappings.effects import Answer, Flow
 from mappings.failures import Conflict, Failure, Refused

@@ -13,7 +13,7 @@ from gateway.server.connection import MALFORMED_HTTP
 from mappings import errors
 
 MAX_CONNECTIONS = 64
-"""The sockets are among ``file_descriptors.OTHER_DESCRIPTORS``."""
+"""The sockets are among ``connections.OTHER_DESCRIPTORS``."""
 
 IDLE_SECONDS = 75
 

@@ -16,7 +16,7 @@ import structlog
 
 from gateway import console
 from gateway.admission.load import ConnectionBounds, LoadShedder
-from gateway.admission.load.file_descriptors import raise_file_limit_and_cap_connections
+from gateway.admission.load.connections import raise_file_limit_and_cap_connections
 from gateway.auth.key_rows import load_listed_keys
 from gateway.config.settings import Server as ServerSettings
 from gateway.config.settings import Settings, build_url
@@ -44,13 +44,14 @@ from gateway.server.listener import (
     start_admin_listener,
     start_client_listener,
 )
-from gateway.server.memory_tuning import create_trim_task, tune_garbage_collector_and_malloc
-from gateway.server.shutdown import (
+from gateway.server.process import (
     ProcessLifetime,
     calculate_max_shutdown_seconds,
+    create_trim_task,
     install_shutdown_event,
+    tune_garbage_collector_and_malloc,
 )
-from gateway.signed_api.routing import InterfaceRouter
+from gateway.signed_api.credentials import InterfaceRouter
 from gateway.storage import Store
 from gateway.storage.request_counts import UsageCounter
 from gateway.upstream.client import UpstreamClient

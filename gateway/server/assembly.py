@@ -29,16 +29,15 @@ from gateway.observability.traces import open_tracing
 from gateway.operator.restore_check import RestoreDetector
 from gateway.reads.listing import ListReader
 from gateway.reads.recipient_cache import RecipientCaches, RemoteChanges, list_no_remote_changes
-from gateway.server.shutdown import calculate_max_request_seconds
+from gateway.server.process import calculate_max_request_seconds
 from gateway.signed_api.handler import SignedHandler
-from gateway.signed_api.senders import SenderAuthenticator
-from gateway.signed_api.signers import SignerStore
+from gateway.signed_api.senders import SenderAuthenticator, SignerStore
 from gateway.signed_api.transitions import SignedWriteGuard
 from gateway.storage import ObjectStateStore, Store, open_store
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.change_poller import ChangePoller
 from gateway.storage.request_counts import UsageCounter
-from gateway.upstream.capability_cache import CapabilityCache, load_capabilities
+from gateway.upstream.capabilities import CapabilityCache, load_capabilities
 from gateway.upstream.circuit_breaker import CircuitBreakers
 from gateway.upstream.client import UpstreamClient, create_circuit_breakers, open_upstream_client
 from gateway.upstream.clock import ServiceClock

@@ -33,17 +33,21 @@ from gateway.http.responses import HttpResponse, LegacyResponse
 from gateway.observability import access_log, logs, metrics, traces
 from gateway.payloads import json_codec
 from gateway.reads.recipient_cache import RecipientCaches
-from gateway.signed_api import refusals
+from gateway.signed_api import replies
 from gateway.signed_api.credentials import (
     MalformedSignature,
     SignatureHeader,
     SignatureVerifier,
     parse_signature_header,
 )
-from gateway.signed_api.refusals import Refusal, build_invalid_key_refusal
-from gateway.signed_api.replies import WaitingClient, build_streamed_response, stream_response
-from gateway.signed_api.senders import AuthenticatedSender, SenderAuthenticator
-from gateway.signed_api.signers import Signer
+from gateway.signed_api.replies import (
+    Refusal,
+    WaitingClient,
+    build_invalid_key_refusal,
+    build_streamed_response,
+    stream_response,
+)
+from gateway.signed_api.senders import AuthenticatedSender, SenderAuthenticator, Signer
 from gateway.signed_api.transitions import (
     Send,
     SignedWrite,
@@ -53,10 +57,14 @@ from gateway.signed_api.transitions import (
 )
 from gateway.storage import StoreUnavailable, Tenant
 from gateway.storage.request_counts import UsageCounter
-from gateway.upstream import header_filter, instrumentation
+from gateway.upstream import instrumentation, passthrough
 from gateway.upstream.http_connection import Fence
-from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest, PassthroughResponse
-from gateway.upstream.spool import Spool
+from gateway.upstream.passthrough import (
+    PassthroughClient,
+    PassthroughRequest,
+    PassthroughResponse,
+    Spool,
+)
 from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS
 from mappings import errors
 from mappings.effects import JSON
@@ -302,7 +310,7 @@ class SignedHandler:
     ) -> HttpResponse:
         is_write = request.method not in READ_METHODS
         target = WriteTarget(request.method, request.raw_path) if is_write else None
-        headers = header_filter.filter_request_headers(request.headers)
+        headers = passthrough.filter_request_headers(request.headers)
         # The client's own id is passed on unchanged.
         headers.setdefault("X-Request-Id", context.request_id)
         passthrough_request = PassthroughRequest(
@@ -376,7 +384,7 @@ class SignedHandler:
             return await self._write_guard.send_write(write, send)
         except WrongBatchStatus:
             reason = "the recorded state of the batch does not allow this write"
-            raise Refusal(refusals.WRONG_STATUS, reason) from None
+            raise Refusal(replies.WRONG_STATUS, reason) from None
 
     async def _send_and_await_headers(
         self,
@@ -436,7 +444,7 @@ def _build_failure_response(failure: Failure, context: SignedRequestContext) -> 
     """Builds the response to an invalid body, an unreachable service, or a write in doubt."""
     if isinstance(failure, Invalid):
         context.log_fields["reason"] = "the body did not arrive completely"
-        return responses.build_error_response(refusals.build_refusal_answer(*failure.problems))
+        return responses.build_error_response(replies.build_refusal_answer(*failure.problems))
     context.log_fields |= {"error.type": failure.error_type, "reason": str(failure)}
     return responses.build_error_response(errors.translate_failure(failure))
 

@@ -1,4 +1,4 @@
-"""Streams a response of the service to the client of a signed request."""
+"""Replies to signed requests: refusals, and responses of the service while they arrive."""
 
 from __future__ import annotations
 
@@ -10,9 +10,47 @@ from typing import Any
 from gateway.admission.limits import Admission
 from gateway.http.request import HttpRequest
 from gateway.http.responses import SERVER, StreamedResponse, build_rate_limit_headers
-from gateway.upstream import header_filter
+from gateway.upstream import passthrough
 from gateway.upstream.http_connection import ResponseLost
 from gateway.upstream.passthrough import PassthroughResponse
+from mappings import errors
+from mappings.errors import ErrorAnswer
+from mappings.failures import Problem
+
+STATUS_BY_CODE = {  # current interface, section 7
+    "invalid_status": 400,
+    "invalid_field": 400,
+    "invalid_api_key": 401,
+    "not_authorized": 403,
+    "not_found": 404,
+    "rate_limit_exceeded": 429,
+    "internal_server_error": 500,
+}
+
+WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this.")
+
+
+class Refusal(Exception):
+    """A request that is not passed on; ``reason`` is for the log and does not quote the request."""
+
+    def __init__(self, problem: Problem, reason: str, *, retry_after: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        wait_seconds = None if retry_after is None else str(retry_after)
+        self.answer = ErrorAnswer(STATUS_BY_CODE[problem.code], (problem,), wait_seconds)
+
+
+def build_invalid_key_refusal(reason: str) -> Refusal:
+    """Builds a 401 refusal.
+
+    Also used for a stale timestamp and malformed headers, for which the document names no code.
+    """
+    return Refusal(errors.INVALID_KEY, reason)
+
+
+def build_refusal_answer(*problems: Problem) -> ErrorAnswer:
+    return ErrorAnswer(STATUS_BY_CODE[problems[0].code], problems)
+
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 """``SO_LINGER`` value: on close, discards unsent data and resets the connection."""
@@ -22,7 +60,7 @@ def build_streamed_response(
     upstream_response: PassthroughResponse, request_id: str, admission: Admission | None
 ) -> StreamedResponse:
     """Builds the service's response: status, headers and unchanged body bytes."""
-    headers = header_filter.filter_response_headers(upstream_response.headers)
+    headers = passthrough.filter_response_headers(upstream_response.headers)
     # The service's own limit matters more to the client than the gateway's.
     if not any(name.lower().startswith("ratelimit") for name in headers):
         headers.update(build_rate_limit_headers(admission))

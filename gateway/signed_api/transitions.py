@@ -21,19 +21,22 @@ from multidict import CIMultiDictProxy
 
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
-from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
 from gateway.http.request_paths import parse_path_parts
+from gateway.http.request_reader import (
+    DecompressedBodyTooLarge,
+    DecompressionError,
+    decompress_body,
+)
 from gateway.http.responses import LegacyResponse
 from gateway.payloads import json_codec
-from gateway.signed_api.refusals import Refusal
+from gateway.signed_api.replies import Refusal
 from gateway.storage import ObjectStateStore, Tenant
 from gateway.storage.operations import OperationRepository
 from gateway.upstream.client import MAX_ANSWER_BYTES
 from gateway.upstream.http_connection import Fence, ResponseLost
 from gateway.writes.call_sender import is_proven_refusal, is_success
-from gateway.writes.caller import Caller
 from gateway.writes.idempotency import IdempotencyGuard
-from gateway.writes.write_request import WriteRequest
+from gateway.writes.write_request import Caller, WriteRequest
 from mappings import errors
 from mappings.effects import JSON, Answer, Call, Request
 from mappings.failures import (

@@ -4,7 +4,7 @@
   signature, which means that nothing was executed.
 - A read is sent again once if its connection failed.
 - A 401 may be caused by clock skew (``clock``), or by the query, which the document leaves open
-  whether to sign (``signed_target``). Each correction is tried once.
+  whether to sign (``SignedTargetForms``). Each correction is tried once.
 """
 
 from __future__ import annotations
@@ -24,10 +24,14 @@ from gateway.auth.signing import (
     compute_signature,
     extract_signed_target,
 )
-from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
+from gateway.http.request_reader import (
+    DecompressedBodyTooLarge,
+    DecompressionError,
+    decompress_body,
+)
 from gateway.observability import metrics, traces
 from gateway.payloads import json_codec
-from gateway.upstream.capability_cache import CapabilityCache
+from gateway.upstream.capabilities import CapabilityCache, SignedTargetForms
 from gateway.upstream.circuit_breaker import CircuitBreaker, CircuitBreakers, Outcome, Service
 from gateway.upstream.clock import EnvironmentSkew, ServiceClock, measure_skew
 from gateway.upstream.http_connection import (
@@ -41,7 +45,6 @@ from gateway.upstream.http_connection import (
     build_too_large_error,
 )
 from gateway.upstream.service_problems import ServiceProblems
-from gateway.upstream.signed_target import SignedTargetForms
 from gateway.upstream.transport import Origin, create_origins
 from mappings.failures import Unknown, Unreachable
 

@@ -23,8 +23,8 @@ from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.upstream.client import MAX_ANSWER_BYTES, UpstreamClient
 from gateway.upstream.http_connection import Fence, Reply
 from gateway.upstream.optional_endpoints import OptionalEndpoints
-from gateway.writes.caller import Caller
 from gateway.writes.operation_execution import OperationExecution
+from gateway.writes.write_request import Caller
 from mappings import errors
 from mappings.current import BALANCE_PATH, SUMMARY_PATH, Endpoint, find_documented_endpoint
 from mappings.effects import JSON, Call, Vocabulary

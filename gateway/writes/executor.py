@@ -23,10 +23,10 @@ from gateway.storage.tenants import Tenant
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.writes.call_sender import CallSender
-from gateway.writes.caller import Caller
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import UNREADABLE_REASON, OutcomePolicy
 from gateway.writes.states import REFUSED, UNSENT
+from gateway.writes.write_request import Caller
 from mappings import errors
 from mappings.effects import (
     JSON,

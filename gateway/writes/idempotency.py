@@ -32,7 +32,6 @@ from gateway.storage.operation_records import (
 )
 from gateway.writes import stored_responses
 from gateway.writes.batch_routing import BatchRoutedElsewhereError
-from gateway.writes.caller import Caller
 from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, FlowExecutor
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
@@ -45,7 +44,7 @@ from gateway.writes.retry_matching import (
     is_temporary_refusal,
 )
 from gateway.writes.states import ANSWERED, DONE, RUNNING, UNDONE
-from gateway.writes.write_request import WriteRequest
+from gateway.writes.write_request import Caller, WriteRequest
 from mappings.effects import Answer
 from mappings.failures import ClientDisconnected, Failure, UndoPending, Unknown
 

@@ -26,13 +26,13 @@ from gateway.storage import Store, StoreUnavailable, Tenant
 from gateway.storage.operation_records import OperationRecord, OperatorOutcomes, OwnershipLostError
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.writes import stored_responses
-from gateway.writes.caller import Caller
 from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, FlowExecutor
 from gateway.writes.instance_leases import InstanceLeases
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.states import ANSWERED, DONE, IN_DOUBT, RUNNING, UNDONE
+from gateway.writes.write_request import Caller
 from mappings import FORWARDED, OPERATIONS, SIGNED, UNLISTED
 from mappings.effects import Operation
 from mappings.errors import OTHER_IN_DOUBT

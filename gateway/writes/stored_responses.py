@@ -20,7 +20,7 @@ from gateway.payloads.stored_json import StoredText
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage.operation_records import OperationRecord
 from gateway.storage.operations import OperationRepository
-from gateway.writes.caller import Caller
+from gateway.writes.write_request import Caller
 from mappings.effects import Answer
 from mappings.failures import Unknown
 

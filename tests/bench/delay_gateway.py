@@ -20,8 +20,7 @@ from gateway.cli.serve import announce_start
 from gateway.config.settings import load_settings
 from gateway.observability import logs
 from gateway.server.app import run_gateway
-from gateway.server.memory_tuning import tune_garbage_collector_and_malloc
-from gateway.server.shutdown import install_shutdown_event
+from gateway.server.process import install_shutdown_event, tune_garbage_collector_and_malloc
 
 TICK = 0.001
 

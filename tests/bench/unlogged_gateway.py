@@ -10,7 +10,7 @@ import signal
 from typing import Any
 
 from gateway.cli import main
-from gateway.legacy_api import request_log
+from gateway.legacy_api import handler
 from gateway.observability import metrics
 
 
@@ -23,7 +23,7 @@ class DiscardingList(list[Any]):
 
 # The access log line, which also counts the request; upstream calls.
 _places: list[tuple[Any, str]] = [
-    (request_log, "log_and_count_request"),
+    (handler, "log_and_count_request"),
     (metrics, "pending_calls"),
 ]
 _replacements: list[Any] = [do_nothing, DiscardingList()]

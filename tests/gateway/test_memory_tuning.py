@@ -14,7 +14,7 @@ MEGABYTES = 40
 
 FRAGMENTING_SCRIPT = f"""
 import resource
-from gateway.server.memory_tuning import trim_malloc, tune_garbage_collector_and_malloc
+from gateway.server.process import trim_malloc, tune_garbage_collector_and_malloc
 
 def resident():
     with open("/proc/self/statm") as statm:

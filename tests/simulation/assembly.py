@@ -37,13 +37,12 @@ from gateway.storage.alias_ids import AliasIds
 from gateway.storage.freezes import freeze_writes, unfreeze_writes
 from gateway.storage.mode_rows import FORWARD, TRANSLATE, Mode
 from gateway.storage.operation_records import OperationRecord
-from gateway.upstream.capability_cache import CapabilityCache
+from gateway.upstream.capabilities import CapabilityCache
 from gateway.upstream.client import UNANSWERED_STATUSES
 from gateway.upstream.clock import ServiceClock, measure_skew
 from gateway.upstream.http_connection import Fence, Reply
 from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
-from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
 from gateway.writes.idempotency import IdempotencyGuard
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS, InstanceLeases
@@ -52,7 +51,7 @@ from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.reconciler import WriteReconciler
 from gateway.writes.states import ABSENT, CONFIRMED
-from gateway.writes.write_request import LoadRoutingChecks, WriteRequest
+from gateway.writes.write_request import Caller, LoadRoutingChecks, WriteRequest
 from mappings import OPERATIONS, UNLISTED, errors, request_bodies
 from mappings.effects import Answer, Operation, Request, Vocabulary
 from mappings.failures import Failure, Unknown, Unreachable

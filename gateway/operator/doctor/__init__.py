@@ -8,7 +8,7 @@ from gateway.operator.doctor.findings import Finding
 from gateway.operator.doctor.local_checks import check_freezes_and_brownouts
 from gateway.operator.doctor.service_checks import iter_stored_findings
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, open_store
-from gateway.upstream.capability_cache import load_capabilities
+from gateway.upstream.capabilities import load_capabilities
 from gateway.upstream.client import open_upstream_client
 
 __all__ = ["Finding", "check_freezes_and_brownouts", "iter_stored_findings", "run_doctor"]

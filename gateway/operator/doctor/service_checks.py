@@ -23,7 +23,7 @@ from gateway.operator.doctor.findings import (
 )
 from gateway.operator.rehearsal.report import CAPABILITY_NAME as REHEARSAL
 from gateway.storage import Store
-from gateway.upstream.capability_cache import CapabilityCache
+from gateway.upstream.capabilities import CAPABILITY_NAME, CapabilityCache
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
 from gateway.upstream.http_connection import Reply
@@ -32,7 +32,6 @@ from gateway.upstream.optional_endpoints import (
     OptionalEndpoints,
     describe_endpoint_finding,
 )
-from gateway.upstream.signed_target import CAPABILITY_NAME
 from mappings.current import ENDPOINTS
 from mappings.effects import JSON, Call
 from mappings.failures import Failure, Refused, Unknown, Unreachable

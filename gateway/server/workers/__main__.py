@@ -18,7 +18,7 @@ from gateway.config.settings import ConfigurationError, load_settings
 from gateway.observability import logs
 from gateway.server.app import run_process
 from gateway.server.listener import WorkerPorts
-from gateway.server.workers.worker import WorkerStart
+from gateway.server.workers.supervisor import WorkerStart
 from gateway.storage import StoreUnavailable
 
 log = structlog.get_logger()

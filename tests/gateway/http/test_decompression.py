@@ -7,7 +7,11 @@ import zlib
 
 import pytest
 
-from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
+from gateway.http.request_reader import (
+    DecompressedBodyTooLarge,
+    DecompressionError,
+    decompress_body,
+)
 
 TEXT = b'{"name":"Ada"}' * 1000
 

@@ -13,7 +13,7 @@ from gateway.auth.key_rows import load_listed_keys, replace_credentials, revoke_
 from gateway.auth.keys import ApiKeyStore
 from gateway.auth.signing import Credentials
 from gateway.config.settings import State
-from gateway.signed_api.signers import Signer, SignerStore
+from gateway.signed_api.senders import Signer, SignerStore
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from tests.key_lines import import_keys_into
 from tests.state import break_reads, record_statements

@@ -10,7 +10,7 @@ from gateway.auth.key_rows import load_listed_keys, replace_credentials, revoke_
 from gateway.auth.keys import ApiKeyStore
 from gateway.auth.signing import Credentials
 from gateway.config.settings import State
-from gateway.signed_api.signers import SignerStore
+from gateway.signed_api.senders import SignerStore
 from gateway.storage import Tenant, open_store
 
 API_KEY = "key-of-acme-0123456789abcdefghij"

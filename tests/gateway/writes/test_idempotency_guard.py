@@ -17,12 +17,11 @@ from gateway.http.responses import LegacyResponse
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable
 from gateway.storage.operation_records import Checkpoint, OperationRecord
 from gateway.storage.operations import OperationRepository
-from gateway.writes.caller import Caller
 from gateway.writes.idempotency import IdempotencyGuard
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.states import ANSWERED, DONE, UNDONE
-from gateway.writes.write_request import WriteRequest
+from gateway.writes.write_request import Caller, WriteRequest
 from mappings import OPERATIONS
 from mappings.effects import Answer, CompareAndSet, Flow, Operation, Request
 from mappings.failures import Failure, Unknown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission.load.fair_limiter import FairLimiter, Waiter, WaiterState
+from gateway.admission.load.requests import FairLimiter, Waiter, WaiterState
 from gateway.config.settings import Load
 
 LIMITS = Load(in_flight=4, in_flight_per_merchant=3, queue=6, queue_per_merchant=4)

@@ -9,7 +9,7 @@ import pytest
 
 LIMIT_SCRIPT = """
 import resource, sys
-from gateway.admission.load.file_descriptors import raise_file_limit_and_cap_connections
+from gateway.admission.load.connections import raise_file_limit_and_cap_connections
 soft, hard = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 print(raise_file_limit_and_cap_connections(500, 100), resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.admission.load.admission_slot import SMALL_BODY_BYTES, MemoryBudget
+from gateway.admission.load.requests import SMALL_BODY_BYTES, MemoryBudget
 
 BUDGET_BYTES = 16 * 1024 * 1024
 
