@@ -103,9 +103,8 @@ async def test_answer_to_malformed_request_has_deprecation_headers(
 
 def test_forwarded_answer_has_the_configured_deprecation_headers() -> None:
     environments = Environments(sandbox=Environment(base_url="https://service.example"))
-    headers = DeprecationNotice(Deprecation(**ANNOUNCED), environments).select_deprecation_headers(
-        "sandbox"
-    )
+    notice = DeprecationNotice(Deprecation(**ANNOUNCED), environments)
+    headers = notice.headers_by_environment["sandbox"]
     service_headers = {
         "Deprecation": "@1",
         "Sunset": "Thu, 01 Jan 2026 00:00:00 GMT",

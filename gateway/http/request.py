@@ -182,14 +182,6 @@ class HttpRequest(msgspec.Struct, eq=False):
         return self.connection.transport
 
     @property
-    def content_length(self) -> int | None:
-        return self.fields.content_length
-
-    @property
-    def has_body(self) -> bool:
-        return self.fields.has_body
-
-    @property
     def is_read_with_body(self) -> bool:
         """Whether it is a GET or HEAD with a body: never forwarded, nor parsed as another request."""
-        return self.method in ("GET", "HEAD") and self.has_body
+        return self.method in ("GET", "HEAD") and self.fields.has_body

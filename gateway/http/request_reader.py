@@ -97,7 +97,7 @@ def find_client_request_id(request: HttpRequest) -> str:
 
 def check_content_length(request: HttpRequest, max_bytes: int) -> None:
     """Raises BodyTooLarge if the declared length exceeds the limit, before the body is read."""
-    if (request.content_length or 0) > max_bytes:
+    if (request.fields.content_length or 0) > max_bytes:
         raise BodyTooLarge
 
 
@@ -209,7 +209,7 @@ async def iter_body_chunks(
     Some bytes must arrive within each ``BODY_SECONDS``, and after the first ``BODY_SECONDS`` at least
     ``bytes_per_second`` on average (0 is no minimum).
     """
-    reserved_bytes = request.content_length or 0
+    reserved_bytes = request.fields.content_length or 0
     # The declared length is reserved at once, so that concurrent uploads cannot exceed the memory.
     slot.reserve_bytes(reserved_bytes)
     if (

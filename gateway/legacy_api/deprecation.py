@@ -26,14 +26,11 @@ class DeprecationNotice:
             name: f"{environment.base_url}/v1/"
             for name, environment in environments.map_configured_environments_by_name().items()
         }
+        # Built once at start, because every response carries them.
         self.headers_by_environment: Mapping[str | None, Mapping[str, str]] = {
             name: self._build_headers(name) for name in (None, *self._successors)
         }
-
-    def select_deprecation_headers(self, environment: str | None = None) -> Mapping[str, str]:
-        """Returns ``Deprecation``, ``Sunset`` and ``Link``; empty if no end is announced."""
-        # Built once at start, because every response carries them.
-        return self.headers_by_environment.get(environment, {})
+        """``Deprecation``, ``Sunset`` and ``Link``; empty if no end is announced."""
 
     def find_sunset_problem(self, now: datetime) -> Problem | None:
         """Returns the problem with which requests are refused after the sunset, if they are."""

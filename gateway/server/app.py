@@ -228,7 +228,7 @@ def _create_server(settings: Settings, interface_router: InterfaceRouter) -> Htt
         interface_router,
         _build_connection_bounds(settings),
         load_certificate(settings.server),
-        deprecation.select_deprecation_headers(),
+        deprecation.headers_by_environment[None],
         shutdown_seconds=calculate_max_shutdown_seconds(settings),
     )
 

@@ -6,7 +6,6 @@ import hmac
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from multidict import CIMultiDictProxy, MultiMapping
 
@@ -14,9 +13,6 @@ from gateway.config.settings import CurrentWords
 from gateway.http.request import HttpRequest
 from gateway.http.responses import HttpResponse
 from gateway.observability import traces
-
-if TYPE_CHECKING:
-    from gateway.config.settings import CurrentWords
 
 MAX_STAMP_SKEW_SECONDS = 30
 """Largest difference, in either direction, between a timestamp and now; 30 is still accepted."""

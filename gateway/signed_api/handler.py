@@ -53,7 +53,6 @@ from gateway.signed_api.transitions import (
     SignedWrite,
     SignedWriteGuard,
     WriteTarget,
-    WrongBatchStatus,
 )
 from gateway.storage import StoreUnavailable, Tenant
 from gateway.storage.request_counts import UsageCounter
@@ -361,7 +360,7 @@ class SignedHandler:
 
     async def _send_write(
         self,
-        send: Send[PassthroughResponse],
+        send: Send,
         request: HttpRequest,
         passthrough_request: PassthroughRequest,
         sender: AuthenticatedSender,
@@ -380,11 +379,7 @@ class SignedHandler:
             context.received_at,
             partial(is_client_disconnected, request),
         )
-        try:
-            return await self._write_guard.send_write(write, send)
-        except WrongBatchStatus:
-            reason = "the recorded state of the batch does not allow this write"
-            raise Refusal(replies.WRONG_STATUS, reason) from None
+        return await self._write_guard.send_write(write, send)
 
     async def _send_and_await_headers(
         self,
@@ -469,7 +464,7 @@ def _log_and_count_request(
     access_log.log_and_record_request(
         record,
         None if context.address is None else str(context.address),
-        request.content_length or 0,
+        request.fields.content_length or 0,
         context.response_bytes,
     )
     usage.pending_requests.append(record)

@@ -15,9 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
-
-from multidict import CIMultiDictProxy
+from typing import Any
 
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
@@ -29,11 +27,12 @@ from gateway.http.request_reader import (
 )
 from gateway.http.responses import LegacyResponse
 from gateway.payloads import json_codec
-from gateway.signed_api.replies import Refusal
+from gateway.signed_api.replies import WRONG_STATUS, Refusal
 from gateway.storage import ObjectStateStore, Tenant
 from gateway.storage.operations import OperationRepository
 from gateway.upstream.client import MAX_ANSWER_BYTES
 from gateway.upstream.http_connection import Fence, ResponseLost
+from gateway.upstream.passthrough import PassthroughResponse
 from gateway.writes.call_sender import is_proven_refusal, is_success
 from gateway.writes.idempotency import IdempotencyGuard
 from gateway.writes.write_request import Caller, WriteRequest
@@ -52,26 +51,14 @@ from mappings.payloads import extract_batch
 from mappings.signed_writes import CHANGE, START
 
 
-class WrongBatchStatus(Exception):
+class WrongBatchStatus(Refusal):
     """The recorded state of the batch does not allow the write; nothing was sent."""
 
-
-class StreamedResponse(Protocol):
-    """A response whose status and headers have arrived."""
-
-    status: int
-    headers: CIMultiDictProxy[str]
-
-    async def peek_body(self) -> bytes | None:
-        """Reads the body, without taking it from the client; None if it is long.
-
-        Raises ResponseLost.
-        """
+    def __init__(self) -> None:
+        super().__init__(WRONG_STATUS, "the recorded state of the batch does not allow this write")
 
 
-Response = TypeVar("Response", bound=StreamedResponse)
-
-Send = Callable[[Fence | None], Awaitable[Response]]
+Send = Callable[[Fence | None], Awaitable[PassthroughResponse]]
 """Sends the write as its client signed it, unless the fence refuses."""
 
 
@@ -135,7 +122,7 @@ class SignedWriteGuard:
         self._idempotency_guard = idempotency_guard
         self._now = now
 
-    async def send_write(self, write: SignedWrite, send: Send[Response]) -> Response:
+    async def send_write(self, write: SignedWrite, send: Send) -> PassthroughResponse:
         """Sends a write and returns the service's response.
 
         Raises WrongBatchStatus, StoreUnavailable, and the Failure because of which the write was
@@ -260,18 +247,18 @@ def _build_api_key(tenant: Tenant, credentials: Credentials) -> ApiKey:
     return ApiKey(f"signed {tenant.merchant}", "signed", "", *tenant, credentials, None, ())
 
 
-class SignedBatchWrite(Generic[Response]):
+class SignedBatchWrite:
     """A client-signed write of a batch, executed like a legacy one: recorded, and sent once."""
 
-    def __init__(self, write_request: WriteRequest, send: Send[Response]) -> None:
+    def __init__(self, write_request: WriteRequest, send: Send) -> None:
         self._write_request = write_request
         self._send = send
-        self._response: Response | None = None
+        self._response: PassthroughResponse | None = None
         self._failure: Failure | None = None
         self._is_in_doubt = False
         """Whether it was sent and has no response."""
 
-    async def run(self, idempotency_guard: IdempotencyGuard, stamp: int) -> Response:
+    async def run(self, idempotency_guard: IdempotencyGuard, stamp: int) -> PassthroughResponse:
         caller = self._write_request.caller
         caller.send_write, caller.stamped_at = self._send_call, datetime.fromtimestamp(stamp, UTC)
         try:
@@ -320,7 +307,7 @@ class SignedBatchWrite(Generic[Response]):
 
 
 async def _find_proof(
-    method: str, response: StreamedResponse
+    method: str, response: PassthroughResponse
 ) -> tuple[bool | None, Mapping[str, JSON]]:
     """Finds whether a response proves that a write was executed, or that it was refused.
 

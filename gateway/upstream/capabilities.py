@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
+from gateway.auth.signing import SignedTargetForm
+from gateway.config.settings import Upstream
 from gateway.storage import ObjectStateStore
 from gateway.storage.change_poller import ChangeCounts
 from gateway.storage.object_state import CAPABILITY_CHANGES as CHANGES
@@ -74,10 +76,6 @@ async def load_capabilities(
     await capabilities.reload()
     return capabilities
 
-
-if TYPE_CHECKING:
-    from gateway.auth.signing import SignedTargetForm
-    from gateway.config.settings import Upstream
 
 CAPABILITY_NAME = "signed_target"
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -24,6 +24,7 @@ from gateway.auth.signing import (
     compute_signature,
     extract_signed_target,
 )
+from gateway.config.settings import Settings
 from gateway.http.request_reader import (
     DecompressedBodyTooLarge,
     DecompressionError,
@@ -47,12 +48,6 @@ from gateway.upstream.http_connection import (
 from gateway.upstream.service_problems import ServiceProblems
 from gateway.upstream.transport import Origin, create_origins
 from mappings.failures import Unknown, Unreachable
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from gateway.config.settings import Settings
-
 
 MAX_UNUSABLE_CONNECTIONS = 5
 """Unusable connections after which a call gives up: a server may send unasked data on each."""

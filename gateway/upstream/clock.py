@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 SKEW_TOLERANCE_SECONDS = 2.0
 """Offsets below this count as zero, and two offsets this close count as equal."""

@@ -13,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
-from typing import TYPE_CHECKING
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from gateway.config.settings import Settings
 from gateway.http.request_paths import is_forwardable
 from gateway.http.responses import encode_header_fields
 from gateway.upstream.circuit_breaker import CircuitBreakers, Outcome
@@ -125,13 +125,6 @@ def _iter_encodable_headers(headers: CIMultiDictProxy[str]) -> Iterator[tuple[st
         if not any("\ud800" <= letter <= "\udfff" for letter in value):
             yield name, value
 
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from multidict import CIMultiDict
-
-    from gateway.config.settings import Settings
 
 _METHODS_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 """Methods that need no length without a body (RFC 9110, section 8.6)."""
@@ -291,15 +284,11 @@ class PassthroughClient:
         self._clock = clock
         self._breakers = breakers
         self._timeout_seconds = settings.upstream.timeout_seconds
-        self._origins = create_origins(settings, addresses)
+        self.origins = create_origins(settings, addresses)
 
     def has_environment(self, environment: str) -> bool:
         """Whether the environment has an address."""
-        return environment in self._origins
-
-    def close(self) -> None:
-        for origin in self._origins.values():
-            origin.close()
+        return environment in self.origins
 
     @asynccontextmanager
     async def send(
@@ -314,7 +303,7 @@ class PassthroughClient:
         """
         if not is_forwardable(request.target):
             raise ValueError("a target that must not be forwarded")
-        origin = self._origins.get(request.environment)
+        origin = self.origins.get(request.environment)
         if origin is None:
             raise Unreachable(f"no address for {request.environment} is configured")
         seconds = self._timeout_seconds
@@ -442,4 +431,5 @@ async def open_passthrough_client(
     try:
         yield client
     finally:
-        client.close()
+        for origin in client.origins.values():
+            origin.close()

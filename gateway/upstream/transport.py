@@ -14,20 +14,15 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import aiohappyeyeballs
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from yarl import URL
 
-from gateway.config.settings import Settings
+from gateway.config.settings import Settings, Upstream
 from gateway.http.tls import create_client_ssl_context
 from gateway.upstream.http_connection import ResponseLost, UpstreamConnection
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from gateway.config.settings import Settings, Upstream
 
 
 class Egress(NamedTuple):

@@ -16,8 +16,8 @@ memory, nor evict the counts of keys, nor fill Redis.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 from gateway.admission.limits.in_process import (
     MAX_ADDRESSES,
@@ -25,12 +25,7 @@ from gateway.admission.limits.in_process import (
     InProcessRateLimiter,
     RateLimiter,
 )
-from gateway.config.settings import ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from gateway.config.settings import Settings
+from gateway.config.settings import ConfigurationError, Settings
 
 __all__ = [
     "MAX_ADDRESSES",

@@ -6,12 +6,10 @@ import math
 import time
 from array import array
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 WINDOW_SECONDS = 3_600
 RETAINED_SECONDS = WINDOW_SECONDS + 1

@@ -23,8 +23,9 @@ import asyncio
 import hashlib
 import hmac
 import time
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import structlog
 from msgspec import structs
@@ -39,9 +40,6 @@ from gateway.admission.limits.redis_connection import (
     describe_redis_error,
     open_redis_connection,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 RECONNECT_SECONDS = 1.0
 """Time between attempts to reconnect to Redis."""

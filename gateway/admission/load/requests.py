@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from math import ceil
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from gateway.admission.load.connections import TrackedConnection
+from gateway.config.settings import Load as LoadSettings
 from mappings import errors
 from mappings.failures import Halted
 
@@ -160,10 +160,6 @@ class FairLimiter:
             self._remove_from_queue(waiter)
             self.try_start(next_merchant)
             waiter.change_state(RUNNING)
-
-
-if TYPE_CHECKING:
-    from gateway.config.settings import Load as LoadSettings
 
 
 SMALL_BODY_BYTES = 64 * 1024
