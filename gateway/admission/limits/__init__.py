@@ -41,7 +41,7 @@ def find_rate_limit_setting_problems(settings: Settings) -> Iterator[str]:
     """Yields the settings with which the limit would not hold, as messages for the operator."""
     limits, server = settings.limits, settings.server
     if not limits.url.startswith("memory://"):
-        from gateway.admission.limits.redis_connection import find_redis_url_problems  # noqa: PLC0415 - see the package
+        from gateway.admission.limits.in_redis import find_redis_url_problems  # noqa: PLC0415 - see the package
 
         yield from (f"limits.url: {problem}" for problem in find_redis_url_problems(limits.url))
     elif server.workers > 1 or limits.hosts > 1:

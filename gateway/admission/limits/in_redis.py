@@ -5,7 +5,8 @@ number of processes nor their clocks matter. Concurrent requests are sent in one
 
 If Redis is unavailable, each process decides locally: it admits its *share* of a key's limit, the
 limit divided by the number of processes, at least 1. Redis counts as unavailable after less than
-100 ms without a reply. Requests do not wait any longer; one task reconnects once a second.
+100 ms without a reply. Requests do not wait any longer; one task reconnects once a second. A call
+is tried once, because the process can decide locally, while redis-py tries ten times by default.
 
 The guarantee: in any 3,600 s, at most the limit and, for each process that lost Redis in that time,
 its share are admitted. If no process was started in that time and the limit is at least the number
@@ -23,23 +24,22 @@ import asyncio
 import hashlib
 import hmac
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import suppress
-from typing import Self
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
 import structlog
 from msgspec import structs
-from redis.exceptions import AuthenticationError, ResponseError
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
+from redis.maint_notifications import MaintNotificationsConfig
 
 from gateway.admission.limits.in_process import Admission, InProcessRateLimiter
-from gateway.admission.limits.redis_connection import (
-    DIVIDED_LIMIT,
-    AdmissionQuestion,
-    AdmissionReply,
-    RedisConnection,
-    describe_redis_error,
-    open_redis_connection,
-)
 
 RECONNECT_SECONDS = 1.0
 """Time between attempts to reconnect to Redis."""
@@ -55,6 +55,9 @@ COUNT_ONLY = -1
 
 KEY_PREFIX = "payout-gateway:limit:"
 
+DIVIDED_LIMIT = "each process admits its share of the limit"
+"""What happens without Redis."""
+
 UNAVAILABLE_MESSAGE = f"Redis does not answer; {DIVIDED_LIMIT} until it does"
 
 LOGIN_REFUSED_MESSAGE = f"Redis refuses the password; {DIVIDED_LIMIT} until it is accepted"
@@ -62,8 +65,15 @@ LOGIN_REFUSED_MESSAGE = f"Redis refuses the password; {DIVIDED_LIMIT} until it i
 _log = structlog.get_logger(__name__)
 
 
-_PendingReply = asyncio.Future[AdmissionReply | None]
-"""The reply to a request; None if Redis sends none."""
+@dataclass(slots=True, frozen=True)
+class _PendingQuestion:
+    question: AdmissionQuestion
+    reply: asyncio.Future[AdmissionReply | None]
+
+    def set_reply(self, reply: AdmissionReply | None) -> None:
+        """Sets the reply, or None if Redis sent none, unless the request has been cancelled."""
+        if not self.reply.done():
+            self.reply.set_result(reply)
 
 
 class RedisRateLimiter:
@@ -81,8 +91,9 @@ class RedisRateLimiter:
         # The probe is counted like a request: a full Redis, or a replica, still answers reads.
         self._probe = AdmissionQuestion(self.build_redis_key("trial"), PROBE_LIMIT)
         self._local_limiter = InProcessRateLimiter()
-        self._connection: RedisConnection | None = None
-        self._pending: asyncio.Queue[tuple[AdmissionQuestion, _PendingReply]] = asyncio.Queue()
+        self._connection: Redis | None = None
+        """Only the worker task uses it. After a failure it is not used again."""
+        self._pending: asyncio.Queue[_PendingQuestion] = asyncio.Queue()
         self._worker_task: asyncio.Task[None] | None = None
         self._outage_started_at: float | None = None
         self._is_password_refused = False
@@ -141,9 +152,9 @@ class RedisRateLimiter:
     async def _ask_redis_for_admission(self, question: AdmissionQuestion) -> AdmissionReply | None:
         if not self._connection:
             return None
-        reply: _PendingReply = asyncio.get_running_loop().create_future()
-        self._pending.put_nowait((question, reply))
-        return await reply
+        pending = _PendingQuestion(question, asyncio.get_running_loop().create_future())
+        self._pending.put_nowait(pending)
+        return await pending.reply
 
     async def _run_send_and_reconnect_loop(self) -> None:
         while True:
@@ -153,7 +164,7 @@ class RedisRateLimiter:
                 await asyncio.sleep(RECONNECT_SECONDS)
                 await self._connect()
 
-    async def _send_pending(self, connection: RedisConnection) -> None:
+    async def _send_pending(self, redis: Redis) -> None:
         """Sends the pending questions to Redis and passes the replies on."""
         batch = [await self._pending.get()]
         while len(batch) < MAX_PIPELINED and not self._pending.empty():
@@ -161,21 +172,21 @@ class RedisRateLimiter:
         replies: Sequence[AdmissionReply | ResponseError | None] = [None] * len(batch)
         failure: Exception | None = None
         try:
-            questions = [question for question, _reply in batch]
-            replies = await connection.evaluate_admission_questions(questions)
+            questions = [pending.question for pending in batch]
+            replies = await await_redis_reply(_evaluate_questions(redis, questions))
             failure = next((each for each in replies if isinstance(each, ResponseError)), None)
         except Exception as error:  # noqa: BLE001 - if this task ended, all requests would wait forever
             failure = error
         finally:
-            for (_question, pending), reply in zip(batch, replies, strict=True):
-                _set_reply(pending, None if isinstance(reply, ResponseError) else reply)
+            for pending, reply in zip(batch, replies, strict=True):
+                pending.set_reply(None if isinstance(reply, ResponseError) else reply)
         if failure:
             self._record_outage(failure)
             await self._disconnect()
 
     async def _connect(self) -> None:
         try:
-            self._connection = await open_redis_connection(self._url, self._probe)
+            self._connection = await _connect_to_redis(self._url, self._probe)
         except Exception as error:  # noqa: BLE001 - as above; the error's type is logged
             self._record_outage(error)
         else:
@@ -184,12 +195,12 @@ class RedisRateLimiter:
     async def _disconnect(self) -> None:
         """Closes the connection; pending questions get no reply, and are decided locally."""
         # Cleared first, so that no further question is queued while the close is awaited.
-        connection, self._connection = self._connection, None
+        redis, self._connection = self._connection, None
         while not self._pending.empty():
-            _set_reply(self._pending.get_nowait()[1], None)
-        if connection:
+            self._pending.get_nowait().set_reply(None)
+        if redis:
             with suppress(Exception):  # the connection is discarded in any case
-                await connection.close()
+                await redis.aclose()
 
     def _record_outage(self, error: Exception) -> None:
         self._is_password_refused = isinstance(error, AuthenticationError)
@@ -218,6 +229,191 @@ class RedisRateLimiter:
         )
 
 
-def _set_reply(pending: _PendingReply, reply: AdmissionReply | None) -> None:
-    if not pending.done():  # the request was cancelled
-        pending.set_result(reply)
+CONNECT_SECONDS = 1.0
+"""Timeout of a new connection; no client request waits for it."""
+
+MAX_POLLS = 18
+POLL_SECONDS = 0.005
+"""Number and interval of polls for a reply: Redis counts as unavailable after 90 ms."""
+
+ADMIT_SCRIPT = Path(__file__).with_name("admit.lua").read_text("utf-8")
+# EVALSHA identifies scripts by their SHA-1 digest.
+_SCRIPT_DIGEST = hashlib.sha1(ADMIT_SCRIPT.encode(), usedforsecurity=False).hexdigest()
+
+REDIS_ERRORS = (RedisError, OSError, TimeoutError)
+"""Errors that mean that Redis is unavailable."""
+
+Result = TypeVar("Result")
+
+
+class AdmissionQuestion(NamedTuple):
+    """Asks whether one more request of a key is admitted."""
+
+    redis_key: str
+    limit: int
+
+
+AdmissionReply = tuple[bool, int, int]
+"""Whether the request is admitted, the remaining requests, and the seconds until more remain."""
+
+
+async def _evaluate_questions(
+    redis: Redis, questions: Sequence[AdmissionQuestion]
+) -> list[AdmissionReply | ResponseError]:
+    """Returns a reply or Redis's error for each question; raises one of ``REDIS_ERRORS``."""
+    replies = await _run_script(redis, questions)
+    # After a restart or a failover, Redis does not have the script.
+    unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+    if unknown:
+        await redis.script_load(ADMIT_SCRIPT)
+        retried_replies = await _run_script(redis, [questions[i] for i in unknown])
+        for i, reply in zip(unknown, retried_replies, strict=True):
+            replies[i] = reply
+    return replies
+
+
+async def _run_script(
+    redis: Redis, questions: Sequence[AdmissionQuestion]
+) -> list[AdmissionReply | ResponseError]:
+    # No MULTI: each script is atomic by itself, and the questions do not depend on each other.
+    pipe = redis.pipeline(transaction=False)
+    for redis_key, limit in questions:
+        pipe.evalsha(_SCRIPT_DIGEST, 1, redis_key, limit)
+    return [_parse_reply(raw_reply) for raw_reply in await pipe.execute(raise_on_error=False)]
+
+
+def _parse_reply(raw_reply: Any) -> AdmissionReply | ResponseError:
+    if isinstance(raw_reply, ResponseError):
+        return raw_reply
+    is_admitted, remaining, seconds = raw_reply
+    return bool(is_admitted), int(remaining), int(seconds)
+
+
+async def await_redis_reply(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Returns the coroutine's result; raises TimeoutError after ``MAX_POLLS`` polls.
+
+    One wait for the whole time would be wrong: if this process is busy, the reply may have arrived
+    long before the event loop handles it, and Redis would be declared unavailable.
+    """
+    task = asyncio.ensure_future(coroutine)
+    task.add_done_callback(_mark_exception_retrieved)
+    try:
+        for _ in range(MAX_POLLS):
+            if (await asyncio.wait({task}, timeout=POLL_SECONDS))[0]:
+                return task.result()
+        raise TimeoutError
+    finally:
+        task.cancel()
+
+
+def _mark_exception_retrieved(task: asyncio.Future[Any]) -> None:
+    """Retrieves a late reply's exception; asyncio would otherwise report it as never retrieved."""
+    if not task.cancelled():
+        task.exception()
+
+
+def describe_redis_error(error: BaseException) -> str:
+    """Returns the type of an error and Redis's error code; its text may hold data."""
+    error_code = str(error).partition(" ")[0]
+    if isinstance(error, ResponseError) and error_code.isupper() and error_code.isalpha():
+        return f"{type(error).__name__} {error_code}"
+    return type(error).__name__
+
+
+def create_redis_client(url: str) -> Redis:
+    """Creates a client with one connection, no retries, and RESP2, which all servers support."""
+    # A retry could count a request twice: the first try may have been executed.
+    client: Redis = Redis.from_url(
+        url,
+        protocol=2,
+        max_connections=1,
+        retry=Retry(NoBackoff(), 0),
+        socket_connect_timeout=CONNECT_SECONDS,
+        socket_timeout=CONNECT_SECONDS,
+        maint_notifications_config=MaintNotificationsConfig(enabled=False),
+    )
+    return client
+
+
+ALLOWED_URL_PARAMETERS = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname"}
+
+
+def find_redis_url_problems(url: str) -> Iterator[str]:
+    """Yields the problems of a redis:// or rediss:// URL, without repeating its password."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - raises if it is not a number
+    except ValueError:
+        yield "is not a valid URL; in a password, write / # ? @ : as %2F %23 %3F %40 %3A"
+        return
+    if parts.path.removeprefix("/") and not parts.path.removeprefix("/").isdecimal():
+        yield "the path must be empty or a database number (redis://host:6379/0)"
+    parameters = {*parse_qs(parts.query, keep_blank_values=True)}
+    if parameters - ALLOWED_URL_PARAMETERS or parts.fragment:
+        yield f"may have only these parameters: {', '.join(sorted(ALLOWED_URL_PARAMETERS))}"
+    elif parts.query and parts.scheme != "rediss":
+        yield "ssl_… parameters require a rediss:// URL"
+
+
+async def _connect_to_redis(url: str, probe: AdmissionQuestion) -> Redis:
+    """Opens a connection and probes it with a question; raises one of ``REDIS_ERRORS``."""
+    redis = create_redis_client(url)
+    try:
+        async with asyncio.timeout(2 * CONNECT_SECONDS):
+            await redis.script_load(ADMIT_SCRIPT)
+        for reply in await await_redis_reply(_evaluate_questions(redis, [probe])):
+            if isinstance(reply, ResponseError):
+                raise reply  # noqa: TRY301 - an error reply means that the probe failed
+    except BaseException:
+        await redis.aclose()
+        raise
+    return redis
+
+
+REQUIRED_POLICY = "noeviction"
+"""Redis must not evict keys: after an eviction, the full limit is admitted again."""
+
+
+class EvictionCheck(NamedTuple):
+    """The result of a check of the policy; ``hint`` is the remedy if the state is not ``ok``."""
+
+    state: Literal["ok", "warning", "error"]
+    finding: str
+    hint: str = ""
+
+
+async def probe_redis_eviction_policy(url: str) -> EvictionCheck:
+    """Checks which policy Redis applies when its memory is full; for `payout-gateway doctor`."""
+    try:
+        async with asyncio.timeout(2 * CONNECT_SECONDS), create_redis_client(url) as redis:
+            # CONFIG GET is not used, because managed Redis services often forbid it; INFO has the
+            # same value.
+            memory_info = await redis.info("memory")
+    except AuthenticationError:
+        hint = "correct the user name and password in limits.url, or in the file named by limits.url_file"
+        return EvictionCheck("error", f"Redis refuses the password; {DIVIDED_LIMIT}", hint)
+    except ResponseError as response_error:
+        hint = f"make sure that maxmemory-policy is {REQUIRED_POLICY}: with others the limit may not hold"
+        result = f"Redis does not report its policy ({describe_redis_error(response_error)})"
+        # Only a warning: some managed services forbid INFO, and the policy may be right.
+        return EvictionCheck("warning", result, hint)
+    except REDIS_ERRORS as error:
+        result = f"Redis does not answer ({describe_redis_error(error)}); {DIVIDED_LIMIT}"
+        hint = "check that Redis runs and that limits.url is its address"
+        return EvictionCheck("error", result, hint)
+    return assess_redis_eviction_policy(memory_info.get("maxmemory_policy"))
+
+
+def assess_redis_eviction_policy(policy: str | None) -> EvictionCheck:
+    """Assesses the policy; only ``noeviction`` is accepted.
+
+    The volatile-… policies evict request counts too, and evict them first, because they expire.
+    """
+    if policy is None:
+        hint = f"{REQUIRED_POLICY} is required"
+        return EvictionCheck("warning", "Redis does not report its policy", hint)
+    if policy == REQUIRED_POLICY:
+        return EvictionCheck("ok", f"reachable, does not evict keys ({policy})")
+    hint = f"set maxmemory-policy to {REQUIRED_POLICY}, or use a separate Redis for the rate limit"
+    result = f"may evict request counts when its memory is full ({policy})"
+    return EvictionCheck("error", result, hint)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from cryptography import x509
 from sqlalchemy import delete, insert
 
-from gateway.admission.limits.redis_connection import probe_redis_eviction_policy
+from gateway.admission.limits.in_redis import probe_redis_eviction_policy
 from gateway.config.settings import ConfigurationError, Server, Settings
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding
 from gateway.operator.interruptions import describe_window_scope, format_unfreeze_command

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.admission.limits import InProcessRateLimiter, open_rate_limiter
-from gateway.admission.limits.in_redis import RedisRateLimiter
-from gateway.admission.limits.redis_connection import (
+from gateway.admission.limits.in_redis import (
+    RedisRateLimiter,
     assess_redis_eviction_policy,
     probe_redis_eviction_policy,
 )

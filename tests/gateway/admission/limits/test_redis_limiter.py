@@ -13,9 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.admission.limits import Admission, InProcessRateLimiter, redis_connection
-from gateway.admission.limits.in_redis import COUNT_ONLY, RedisRateLimiter
-from gateway.admission.limits.redis_connection import ADMIT_SCRIPT
+from gateway.admission.limits import Admission, InProcessRateLimiter, in_redis
+from gateway.admission.limits.in_redis import ADMIT_SCRIPT, COUNT_ONLY, RedisRateLimiter
 from tests.gateway.admission.limits.conftest import REDIS_URL
 from tests.gateway.admission.limits.test_memory_limiter import FakeClock, gaps
 from tests.processes import SECONDS, build_environment
@@ -33,7 +32,7 @@ MANY_POLLS = 10_000
 
 @pytest.fixture(autouse=True)
 def wait_long_for_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_connection, "MAX_POLLS", MANY_POLLS)
+    monkeypatch.setattr(in_redis, "MAX_POLLS", MANY_POLLS)
 
 
 def run_script(redis: Any, name: str, timed_limits: list[tuple[float, int]]) -> list[list[int]]:
@@ -82,10 +81,10 @@ async def test_four_processes_admit_exactly_10000_of_20000_requests(redis: Any) 
     naming_key = secrets.token_hex(32)
     script = f"""
 import asyncio, sys
-from gateway.admission.limits import redis_connection
+from gateway.admission.limits import in_redis
 from gateway.admission.limits.in_redis import COUNT_ONLY, RedisRateLimiter
 
-redis_connection.MAX_POLLS = {MANY_POLLS}
+in_redis.MAX_POLLS = {MANY_POLLS}
 
 async def main():
     async with RedisRateLimiter("{REDIS_URL}", bytes.fromhex("{naming_key}"), 4) as limits:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.admission.limits.in_redis import RedisRateLimiter
-from gateway.admission.limits.redis_connection import MAX_POLLS, POLL_SECONDS
+from gateway.admission.limits.in_redis import MAX_POLLS, POLL_SECONDS, RedisRateLimiter
 from tests.running_gateway import open_gateway
 from tests.sockets import wait_until
 from tests.tcp_proxy import TcpProxy
