@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -100,7 +100,7 @@ class GatewayParts:
         if data:
             headers["Content-Type"] = "application/json"
         request = HttpRequest(method, target, HeaderFields(CIMultiDict(headers)))
-        codec = LegacyCodec(settings, self.ids, _now)
+        codec = LegacyCodec(settings, self.ids, time.time)
         context = RequestContext(
             generate_hex_id(),
             asyncio.get_running_loop().time(),
@@ -139,10 +139,6 @@ class GatewayParts:
 def check_exact_json(response: LegacyResponse) -> None:
     """Fails for a float, a date or a key that is not text, which the gateway would encode somehow."""
     assert response.body_bytes == json_codec.dumps(response.body)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 def _api_key(tenant: Tenant) -> ApiKey:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import chain
 from typing import Any, cast
@@ -51,13 +51,15 @@ log = structlog.get_logger()
 
 
 class LegacyCodec:
-    def __init__(self, settings: Settings, ids: AliasIds, clock: Callable[[], datetime]) -> None:
+    """``wall`` returns Unix time in seconds."""
+
+    def __init__(self, settings: Settings, ids: AliasIds, wall: Callable[[], float]) -> None:
         self._ids = ids
         self._vocabulary = build_legacy_translator(settings.vocabulary.build_vocabulary())
         self._legacy_options = settings.legacy.build_legacy_options()
         self._max_body_bytes = settings.limits.body_bytes
         self._undeclared_charset = settings.legacy.undeclared_charset
-        self._clock = clock
+        self._wall = wall
 
     async def decode_and_validate_body(
         self, request: HttpRequest, context: RequestContext, data: bytes
@@ -127,7 +129,7 @@ class LegacyCodec:
             credentials = caller.key.credentials
             api_keys = context.client.api_key, credentials.access_key, credentials.secret_key
         return Request(
-            now=self._clock(),
+            now=datetime.fromtimestamp(self._wall(), UTC),
             # Not the request id, which a client may use for two requests.
             seed=generate_hex_id() if operation.is_write else "",
             ids=path_ids,

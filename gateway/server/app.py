@@ -131,12 +131,11 @@ async def run_gateway(
     async with AsyncExitStack() as stack:
         backends = await open_backends(stack, settings, clocks, create_client)
         runtime = await open_flow_runtime(stack, settings, backends, clocks)
-        current_time = backends.store.clock
         usage = await stack.enter_async_context(UsageCounter(backends.store, clocks.service.wall))
         interface_router = InterfaceRouter(
             settings.vocabulary.current,
             legacy_handler=await open_legacy_handler(
-                stack, settings, backends, runtime, usage=usage, current_time=current_time
+                stack, settings, backends, runtime, usage=usage, clocks=clocks
             ),
             signed_handler=await open_signed_handler(
                 stack, settings, backends, runtime, usage=usage, clocks=clocks

@@ -210,10 +210,11 @@ async def open_legacy_handler(
     runtime: FlowRuntime,
     *,
     usage: UsageCounter,
-    current_time: Callable[[], datetime],
+    clocks: Clocks,
 ) -> LegacyHandler:
     """Creates the handler of the legacy interface, with everything that migrates its clients."""
     service_router = await _open_service_router(stack, settings, backends, runtime)
+    current_time = backends.store.clock
     return LegacyHandler(
         settings,
         key_store=backends.keys,
@@ -221,7 +222,7 @@ async def open_legacy_handler(
         unauthenticated_limits=backends.address_limiter,
         player=runtime.executor,
         idempotency_guard=runtime.idempotency_guard,
-        codec=LegacyCodec(settings, runtime.ids, current_time),
+        codec=LegacyCodec(settings, runtime.ids, clocks.service.wall),
         usage=usage,
         brownouts=await load_brownouts(backends.store, current_time, backends.change_poller),
         forwarding=service_router,
