@@ -305,12 +305,8 @@ def build_passthrough_response(
     """
     # A copy, because shadow traffic still compares the original.
     headers = passed_response.headers.copy()
-    # Both count the same key, so the service's rate limit numbers would contradict the gateway's.
-    if not any(name.lower().startswith("ratelimit") for name in headers):
-        headers.update(build_rate_limit_headers(admission))
-    headers["Server"] = SERVER
+    add_common_headers(headers, admission)
     headers["X-Request-Id"] = request_id
-    headers.setdefault("Access-Control-Allow-Origin", "*")
     for name, value in own_headers.items():
         if name == "Link":
             headers.add(name, value)
@@ -319,11 +315,12 @@ def build_passthrough_response(
     return HttpResponse(passed_response.status, headers, passed_response.body)
 
 
-def build_rate_limit_headers(admission: Admission | None) -> dict[str, str]:
-    if admission is None:
-        return {}
-    return {
-        "RateLimit-Limit": str(admission.limit),
-        "RateLimit-Remaining": str(admission.remaining),
-        "RateLimit-Reset": str(admission.reset_seconds),
-    }
+def add_common_headers(headers: CIMultiDict[str], admission: Admission | None) -> None:
+    """Adds the headers that every response has to those of a service."""
+    # Both count the same client, so the service's rate limit would contradict the gateway's.
+    if admission and not any(name.lower().startswith("ratelimit") for name in headers):
+        headers["RateLimit-Limit"] = str(admission.limit)
+        headers["RateLimit-Remaining"] = str(admission.remaining)
+        headers["RateLimit-Reset"] = str(admission.reset_seconds)
+    headers.setdefault("Access-Control-Allow-Origin", "*")
+    headers["Server"] = SERVER

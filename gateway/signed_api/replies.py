@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.admission.limits import Admission
 from gateway.http.request import HttpRequest
-from gateway.http.responses import SERVER, StreamedResponse, build_rate_limit_headers
+from gateway.http.responses import StreamedResponse, add_common_headers
 from gateway.upstream import passthrough
 from gateway.upstream.http_connection import ResponseLost
 from gateway.upstream.passthrough import PassthroughResponse
@@ -61,12 +61,8 @@ def build_streamed_response(
 ) -> StreamedResponse:
     """Builds the service's response: status, headers and unchanged body bytes."""
     headers = passthrough.filter_response_headers(upstream_response.headers)
-    # The service's own limit matters more to the client than the gateway's.
-    if not any(name.lower().startswith("ratelimit") for name in headers):
-        headers.update(build_rate_limit_headers(admission))
+    add_common_headers(headers, admission)
     headers.setdefault("X-Request-Id", request_id)
-    headers.setdefault("Access-Control-Allow-Origin", "*")
-    headers["Server"] = SERVER
     return StreamedResponse(
         upstream_response.status,
         headers,
