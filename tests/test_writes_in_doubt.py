@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pytest
 
 from gateway.http.delivery import wait_for_tcp_acknowledgement
-from gateway.legacy_api import handler
+from gateway.legacy_api import request_context
 from gateway.writes import step_records
 from mappings.outcome_matching import MAX_LIST_PAGES
 from tests.operator_commands import (
@@ -398,7 +398,7 @@ async def test_reset_before_the_acknowledgement_was_noticed_makes_a_retry(
         await asyncio.sleep(0.5)
         return await wait_for_tcp_acknowledgement(*transports)
 
-    monkeypatch.setattr(handler, "wait_for_tcp_acknowledgement", wait_longer)
+    monkeypatch.setattr(request_context, "wait_for_tcp_acknowledgement", wait_longer)
     async with open_gateway_with_faults(tmp_path) as setup:
         await reset_unread_response(setup, "keep-alive", seconds=0)
         await asyncio.sleep(0.7)

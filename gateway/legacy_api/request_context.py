@@ -1,9 +1,10 @@
-"""State of a legacy request while it is handled, and its line in the access log."""
+"""State of a legacy request while it is handled, and the delivery of the response to a write."""
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,16 +13,18 @@ import structlog
 from gateway.admission.limits import Admission
 from gateway.admission.load import AdmissionSlot
 from gateway.http.client_address import Address
+from gateway.http.delivery import is_acknowledged, wait_for_tcp_acknowledgement
 from gateway.http.request import HttpRequest
 from gateway.http.responses import HttpResponse
 from gateway.migration.inbound_request import InboundRequest
-from gateway.observability import access_log, traces
-from gateway.observability.request_series import RequestSource
+from gateway.observability import logs
 from gateway.storage.operation_records import OperationRecord
-from gateway.storage.request_counts import UsageCounter
+from gateway.writes.delivery import Deliveries
 from gateway.writes.write_request import Caller
 from mappings.effects import Operation
 from mappings.failures import Invalid, Problem
+
+log = structlog.get_logger()
 
 
 class LegacyClient(msgspec.Struct, frozen=True):
@@ -102,59 +105,71 @@ def read_idempotency_key(request: HttpRequest) -> str | None:
     return key
 
 
-log = structlog.get_logger()
+class ResponseDelivery:
+    """Sends the responses to writes, and records disconnects, which make a repetition a retry."""
 
+    def __init__(self, deliveries: Deliveries) -> None:
+        self._deliveries = deliveries
+        self._disconnect_tasks: set[asyncio.Future[None]] = set()
 
-def log_and_count_request(
-    usage: UsageCounter, request: HttpRequest, context: RequestContext, response: HttpResponse
-) -> None:
-    """Writes the access log line and counts the usage."""
-    # One duration for all, so that the log and the counts agree.
-    seconds = time.monotonic() - context.start_time
-    caller, log_fields = context.caller, context.log_fields
-    operation = context.operation
-    if caller and operation:
-        service_seconds, call_count = caller.service_seconds, caller.call_count
-        # Found once for each key, not by a key of six names for each request.
-        source = caller.key.request_sources.get(operation.name)
-        if source is None:
-            source = caller.key.request_sources[operation.name] = _find_source(context, request)
-    else:
-        service_seconds, call_count = 0.0, 0
-        source = _find_source(context, request)
-    if context.pending_delivery and context.pending_delivery.request_id != context.request_id:
-        # `trace` finds an operation by the request id of its first try.
-        log_fields = {**log_fields, "retry_of": context.pending_delivery.request_id}
-    record = (
-        usage.wall(),
-        context.request_id,
-        source,
-        response.status,
-        seconds,
-        call_count,
-        service_seconds,
-        log_fields,
-    )
-    access_log.log_and_record_request(
-        record,
-        context.client.address_text,
-        request.fields.content_length or 0,
-        response.body_length,
-    )
-    usage.pending_requests.append(record)
-    for notice in context.notices:
-        log.warning("request_warning", request_id=context.request_id, reason=notice)
+    async def send_and_await_acknowledgement(
+        self,
+        request: HttpRequest,
+        response: HttpResponse,
+        context: RequestContext,
+        operation: OperationRecord,
+    ) -> None:
+        """Sends the response, and records whether the client has acknowledged it.
 
+        If the connection ended first, or is reset later, a repeated request is a retry.
+        """
+        # Behind a proxy, resets say nothing: HAProxy resets every connection it no longer needs.
+        if "X-Forwarded-For" not in request.fields.headers:
+            request.on_reset = partial(self._record_connection_reset, context, operation)
+        try:
+            await response.send(request)
+        except OSError:
+            return
+        # From here on, a disconnect may follow a complete delivery.
+        context.is_response_written = True
+        transport, tcp_transport = request.connection.transport, request.connection.tcp_transport
+        is_delivered = is_acknowledged(transport, tcp_transport)
+        if not is_delivered:
+            self._deliveries.watch(
+                operation,
+                lambda: context.is_delivered or is_acknowledged(request.transport, tcp_transport),
+            )
+            request.connection.mark_response_in_progress()
+            is_delivered = (
+                await wait_for_tcp_acknowledgement(transport, tcp_transport) or context.is_delivered
+            )
+        # A reset may have arrived during the wait.
+        if is_delivered and not context.is_reset:
+            self._deliveries.record_delivery(operation)
 
-def _find_source(context: RequestContext, request: HttpRequest) -> RequestSource:
-    operation = context.operation.name if context.operation else None
-    route = traces.ROUTES_BY_OPERATION[operation] if operation else None
-    key = context.caller.key if context.caller else None
-    return access_log.find_request_source(
-        "legacy",
-        request.method,
-        operation,
-        route,
-        key.tenant if key else None,
-        key_name=key.name if key else None,
-    )
+    def _record_connection_reset(self, context: RequestContext, operation: OperationRecord) -> None:
+        context.is_reset = True
+        self._deliveries.record_reset(operation)
+
+    def handle_disconnect(self, context: RequestContext, has_acknowledged_all: bool) -> None:
+        # Determined while the socket was still open; afterwards the kernel cannot tell any more.
+        context.is_delivered = (
+            context.is_response_written and has_acknowledged_all and not context.is_reset
+        )
+        if context.caller is None or context.is_delivered:
+            return
+        context.caller.is_disconnected = True
+        if context.slot:
+            context.slot.cancel_wait()
+        if context.caller.execution:
+            task = asyncio.ensure_future(
+                self._deliveries.record_disconnect(context.caller.execution)
+            )
+            # The event loop has only weak references to tasks, so the set keeps them alive.
+            self._disconnect_tasks.add(task)
+            task.add_done_callback(self._log_disconnect_failure)
+
+    def _log_disconnect_failure(self, task: asyncio.Future[None]) -> None:
+        self._disconnect_tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("client_disconnect_not_recorded", **logs.describe_exception(error))
