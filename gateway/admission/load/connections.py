@@ -230,8 +230,6 @@ class ConnectionTracker:
 OTHER_DESCRIPTORS = 128
 """Descriptors for everything else: the database, logs, listening sockets."""
 
-log = structlog.get_logger()
-
 
 def raise_file_limit_and_cap_connections(connections: int, upstream_connections: int) -> int:
     """Returns the number of client connections that are possible, at most ``connections``.

@@ -166,8 +166,6 @@ KILL_MARGIN_SECONDS = 10
 MAX_SOCKET_FOLDER_LENGTH = 90
 """The path of a Unix socket is limited to about 100 bytes."""
 
-log = structlog.get_logger()
-
 
 async def supervise_workers(settings: Settings, announce: Callable[[str, str], None]) -> int:
     """Runs workers until SIGTERM or SIGINT; returns the exit code, 1 if a worker was killed.
