@@ -18,7 +18,7 @@ from gateway.simulator.countries import is_country_code
 from gateway.simulator.operations import Routes, compile_routes, require_route
 from gateway.simulator.options import ServiceCredentials, ServiceOptions, Vocabulary
 from gateway.simulator.recipients import CREATE_CHECKS, UPDATE_CHECKS, merge_recipient_fields
-from gateway.simulator.requests import AcceptedRequest, Exchange, Operation, parse_page
+from gateway.simulator.requests import AcceptedRequest, Exchange, Operation
 from gateway.simulator.state import Account, Recipient, Service, Tenant
 from gateway.simulator.validation import (
     STATUS_BY_CODE,
@@ -201,7 +201,7 @@ def list_recipients(request: AcceptedRequest) -> JsonObject:
     are sorted by id.
     """
     tenant, query, problems = request.tenant, request.query, Problems()
-    page = parse_page(problems, query, tenant.options.max_page_size)
+    request.parse_page(problems)  # its problems are reported with those of the filters
     given = {name: value for name, value in query.items() if value}
     tests: list[Callable[[Recipient], bool]] = []
     for name, (find_problem, matches) in _build_filters_by_parameter(tenant).items():
@@ -220,7 +220,7 @@ def list_recipients(request: AcceptedRequest) -> JsonObject:
     matching.sort(key=lambda recipient: recipient.id)
     sort_key = SORT_KEYS[given.get("orderBy", "updatedAt")]
     matching.sort(key=sort_key, reverse=given.get("sortBy") != "asc")
-    return page.build("recipients", matching, partial(views.build_recipient, tenant))
+    return request.build_page("recipients", matching, partial(views.build_recipient, tenant))
 
 
 def _build_filters_by_parameter(tenant: Tenant) -> dict[str, Filter]:

@@ -16,32 +16,6 @@ from gateway.simulator.validation import (
 Entry = TypeVar("Entry")
 
 
-@dataclass(frozen=True)
-class Page:
-    number: int
-    size: int
-
-    def build(
-        self, key: str, entries: Sequence[Entry], build_entry: Callable[[Entry], JsonObject]
-    ) -> JsonObject:
-        """Builds this page of a list, with `meta`; a page past the end is empty."""
-        start = (self.number - 1) * self.size
-        return {
-            key: [build_entry(entry) for entry in entries[start : start + self.size]],
-            "meta": {
-                "page": self.number,
-                # Rounded up: `-(-a // b)` is ceiling division.
-                "pages": -(-len(entries) // self.size),
-                "records": len(entries),
-            },
-        }
-
-
-def parse_page(problems: Problems, query: Mapping[str, str], max_size: int) -> Page:
-    number = _parse_count(problems, query, "page", 1)
-    return Page(number, min(_parse_count(problems, query, "pageSize", 10), max_size))
-
-
 def _parse_count(problems: Problems, query: Mapping[str, str], name: str, default: int) -> int:
     text = query.get(name, "")
     if text == "":
@@ -125,16 +99,29 @@ class AcceptedRequest:
         # A value that is not text is kept as text: it matches no id and answers `not_found`.
         return list(dict.fromkeys(map(str, ids or [])))
 
-    def parse_page(self) -> Page:
-        problems = Problems()
-        page = parse_page(problems, self.query, self.tenant.options.max_page_size)
-        problems.raise_if_any()
-        return page
+    def parse_page(self, problems: Problems) -> tuple[int, int]:
+        """Parses the number and the size of the requested page (section 8)."""
+        number = _parse_count(problems, self.query, "page", 1)
+        size = _parse_count(problems, self.query, "pageSize", 10)
+        return number, min(size, self.tenant.options.max_page_size)
 
     def build_page(
         self, key: str, entries: Sequence[Entry], build_entry: Callable[[Entry], JsonObject]
     ) -> JsonObject:
-        return self.parse_page().build(key, entries, build_entry)
+        """Builds the requested page of a list, with `meta`; a page past the end is empty."""
+        problems = Problems()
+        number, size = self.parse_page(problems)
+        problems.raise_if_any()
+        start = (number - 1) * size
+        return {
+            key: [build_entry(entry) for entry in entries[start : start + size]],
+            "meta": {
+                "page": number,
+                # Rounded up: `-(-a // b)` is ceiling division.
+                "pages": -(-len(entries) // size),
+                "records": len(entries),
+            },
+        }
 
     def build_recipient(self, recipient: Recipient) -> JsonObject:
         return views.build_recipient(self.tenant, recipient)

@@ -26,12 +26,7 @@ from gateway.simulator.legacy.bodies import (
 from gateway.simulator.legacy.payout_bodies import Mode, PayoutParser
 from gateway.simulator.operations import DELETED, UPDATED, Routes, compile_routes, require_route
 from gateway.simulator.options import LegacyVocabulary
-from gateway.simulator.requests import (
-    AcceptedRequest,
-    Exchange,
-    Page,
-    parse_page,
-)
+from gateway.simulator.requests import AcceptedRequest, Exchange
 from gateway.simulator.state import Recipient, Service, build_legacy_id, copy_recipient
 from gateway.simulator.validation import (
     ApiError,
@@ -85,9 +80,9 @@ class LegacyRequest(AcceptedRequest):
             for name in ("url", "request", "response")
         }
 
-    def parse_page(self) -> Page:
+    def parse_page(self, _problems: Problems) -> tuple[int, int]:
         # Lists have no status for an invalid number (section 4.1), so the default applies.
-        return parse_page(Problems(), self.query, self.tenant.options.max_page_size)
+        return super().parse_page(Problems())
 
 
 Operation = Callable[[LegacyRequest], JsonObject]
