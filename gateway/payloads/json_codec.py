@@ -224,12 +224,23 @@ def loads(
     return decoded[0]
 
 
-def loads_in_slices(data: bytes, packed_lists: Collection[str]) -> dict[str, Any]:
+def loads_in_slices(data: bytes, packed_lists: Collection[str], depth: int = 1) -> dict[str, Any]:
     """Like ``loads`` of an object, but never holds more than ``SLICE_BYTES`` of values at once.
 
     Raises NotSliceableError.
     """
-    return _decode_object(data, packed_lists, 1)
+    fields: dict[str, Any] = {}
+    for name, value in _split_object(data).items():
+        is_list = bytes(memoryview(value)[:1]) == b"["
+        if is_list and name in packed_lists:
+            rows = SerializedSequence.from_texts(_iter_slices(value, depth))
+            # Most lists are short; as plain lists they take the simple path everywhere.
+            fields[name] = rows if len(rows) > SLICE_SIZE else [*rows]
+        elif len(memoryview(value)) > LARGE_BYTES and not is_list and depth < _MAX_LIST_DEPTH:
+            fields[name] = loads_in_slices(value, packed_lists, depth + 1)
+        else:
+            fields[name], _ = _decode_value(bytes(value), MAX_DEPTH - depth)
+    return fields
 
 
 def estimate_memory_bytes(data: bytes) -> int:
@@ -244,21 +255,6 @@ def estimate_memory_bytes(data: bytes) -> int:
         # Removing these bytes is faster than counting each of them.
         size += len(part) - len(part.translate(None, b",[{"))
     return VALUE_BYTES * size
-
-
-def _decode_object(text: bytes, packed_lists: Collection[str], depth: int) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for name, value in _split_object(text).items():
-        is_list = bytes(memoryview(value)[:1]) == b"["
-        if is_list and name in packed_lists:
-            rows = SerializedSequence.from_texts(_iter_slices(value, depth))
-            # Most lists are short; as plain lists they take the simple path everywhere.
-            fields[name] = rows if len(rows) > SLICE_SIZE else [*rows]
-        elif len(memoryview(value)) > LARGE_BYTES and not is_list and depth < _MAX_LIST_DEPTH:
-            fields[name] = _decode_object(value, packed_lists, depth + 1)
-        else:
-            fields[name], _ = _decode_value(bytes(value), MAX_DEPTH - depth)
-    return fields
 
 
 def _split_object(text: bytes) -> Mapping[str, msgspec.Raw]:
