@@ -24,7 +24,6 @@ from mappings.errors import NOT_FOUND, is_transient
 from mappings.failures import (
     Conflict,
     Failure,
-    Halted,
     Invalid,
     Problem,
     ProblemList,
@@ -36,7 +35,6 @@ from mappings.matching import Entry, Payment, extract_recipient_id, match_paymen
 from mappings.objects import ARCHIVED, determine_shown_payout_currency
 from mappings.outcome_matching import fetch_if_exists
 from mappings.payloads import extract_batch, find_payments
-from mappings.summary_lag import NOT_SHOWN_YET
 
 WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this.")
 
@@ -65,25 +63,8 @@ def load_batch(batch_id: str, payment_ids: Collection[str] | None = None) -> Sub
     gateway. The status may be missing: see ``add_missing_status``.
     """
     stored_batch = yield from _load_stored_batch(batch_id, payment_ids)
-    summary = None
-    if not is_draft(stored_batch.facts):
-        try:
-            summary = yield stored_batch.summary_call
-        except Refused as refusal:
-            raise (yield from _convert_if_just_created(stored_batch, refusal)) from None
+    summary = None if is_draft(stored_batch.facts) else (yield stored_batch.summary_call)
     return (yield from _build_loaded_batch(stored_batch, summary))
-
-
-def _convert_if_just_created(stored_batch: StoredBatch, refusal: Refused) -> SubFlow:
-    """Returns the failure of a read of a batch: Halted if the service need not show it yet."""
-    upstream_id = stored_batch.facts.get("upstream") or stored_batch.id
-    if refusal.status == 404:
-        changes = yield LoadFacts("changed", ids=(upstream_id,))
-        created_ids = {created_id for created_id, _time in changes.values()}
-        # A client that signs its requests may have deleted it again.
-        if upstream_id in created_ids and f"/batches/{upstream_id}" not in changes:
-            return Halted(NOT_SHOWN_YET, retry_after=5)
-    return refusal
 
 
 def load_created_batch(facts: Facts, entries: Sequence[Entry], response: JSON) -> SubFlow:
@@ -144,9 +125,7 @@ def _load_chunk_of_batches(batch_ids: Sequence[str]) -> SubFlow:
             results.append(stored_batch)
             continue
         summary = None if is_draft(stored_batch.facts) else next(answers)
-        if isinstance(summary, Refused):
-            summary = yield from _convert_if_just_created(stored_batch, summary)
-        elif not isinstance(summary, Exception):
+        if not isinstance(summary, Exception):
             summary = yield from _build_loaded_batch(stored_batch, summary)
         results.append(summary)
     return results

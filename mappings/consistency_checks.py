@@ -15,7 +15,7 @@ from mappings.batch_locks import is_batch_unlocked
 from mappings.batch_reads import load_batch
 from mappings.batch_views import EDITABLE_STATUSES, Batch, derive_batch_status
 from mappings.effects import JSON, Answer, Call, CompareAndSet, Flow, LoadFacts, SubFlow
-from mappings.failures import Halted, Invalid, NoSuchOperation, Refused
+from mappings.failures import Invalid, NoSuchOperation, Refused
 from mappings.ids import needs_alias_id
 from mappings.outcome_rules import fetch_summary_if_exists
 from mappings.paging import compute_last_page_to_read, fetch_first_page, load_all_rows
@@ -54,7 +54,7 @@ def find_batch_differences(batch_id: str, now: str, *, is_busy: bool) -> Flow:
         return _build_differences_answer(*stuck_differences)
     try:
         batch = yield from load_batch(batch_id)
-    except (Invalid, Halted):  # deleted since, or so new that the service need not show it
+    except Invalid:  # deleted since
         return _build_differences_answer()
     except Refused as refused:
         if refused.status != 404:

@@ -357,12 +357,12 @@ def _build_draft_entries(batch: Batch, request: Request) -> Sequence[Entry]:
     return map_rows(add_id_and_shown_fields, entries, batch.payments, range(len(entries)))
 
 
-_TIMES = ("createdAt", "updatedAt")
-_ENTRY_FIELDS = ("id", "upstream", "added_as", "recipient", "sourceAmount", "memo", *_TIMES)
+_ENTRY_FIELDS = ("id", "upstream", "recipient", "sourceAmount", "memo", "createdAt", "updatedAt")
 
 
 def _build_payment_entry(payment: Payment) -> Entry:
-    entry = {name: payment[name] for name in _ENTRY_FIELDS if payment.get(name) is not None}
+    names = (*_ENTRY_FIELDS, "added_as")
+    entry = {name: payment[name] for name in names if payment.get(name) is not None}
     if (method := payment.get("method")) and not entry["recipient"].get("payoutMethod"):
         entry["recipient"] = {**entry["recipient"], "payoutMethod": method}
     side = payment.get("asked_side") or ("source" if payment.get("sourceAmount") else "target")

@@ -135,7 +135,7 @@ def read_payment(request: Request) -> Flow:
     GET /recipients/:id
     """
     batch = yield from load_batch(request.ids["id"], (request.ids["payment"],))
-    payment = _require_payment(batch, request.ids["payment"], request)
+    payment = _require_payment(batch, request)
     # Drafts are excluded: their upstream payments are those of a superseded batch.
     if not _has_all_payment_details(payment) and payment.get("upstream") and not batch.is_draft:
         service_payment = yield from _fetch_payment_or_empty(payment["upstream"])
@@ -172,7 +172,8 @@ def _complete_payment_from_service(payment: Payment, service_payment: Payment) -
     return {**drop_nulls(service_payment), **drop_nulls(payment)}
 
 
-def _require_payment(batch: Batch, id_: str, request: Request) -> Payment:
+def _require_payment(batch: Batch, request: Request) -> Payment:
+    id_ = request.ids["payment"]
     payment = batch.find_payment(id_)
     if payment is None:
         require_payments_shown(batch, (id_,), request.now)
@@ -248,8 +249,9 @@ def read_any_payment(request: Request) -> Flow:
     if batch_id is None:
         return Answer({"payment": (yield from _build_full_payment(service_payment, request))})
     first_id = redirect.get("id", id_)
-    batch = yield from load_batch(batch_id, (first_id,))
-    payment = _require_payment(batch, first_id, request)
+    payment = (yield from load_batch(batch_id, (first_id,))).find_payment(first_id)
+    if payment is None:
+        raise Invalid(NOT_FOUND)
     payment = _complete_payment_from_service(payment, service_payment)
     return Answer({"payment": (yield from _build_full_payment(payment, request))})
 
@@ -295,7 +297,7 @@ def update_payment(request: Request) -> Flow:
 
 
 def _change_payment(batch: Batch, request: Request) -> SubFlow:
-    payment = _require_payment(batch, request.ids["payment"], request)
+    payment = _require_payment(batch, request)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
     change, faults = batch_bodies.drop_malformed_amounts(
@@ -336,7 +338,7 @@ def delete_payment(request: Request) -> Flow:
 
 
 def _remove_payment(batch: Batch, request: Request) -> SubFlow:
-    payment = _require_payment(batch, request.ids["payment"], request)
+    payment = _require_payment(batch, request)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
     build_call = partial(
