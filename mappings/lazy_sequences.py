@@ -39,9 +39,19 @@ _ZLIB_LEVEL = 1
 class LazySequence(Sequence[Any]):
     """A sequence whose rows are decoded or computed in slices."""
 
-    @abstractmethod
+    _cached_slice: tuple[int, list[Any]] = (-1, [])
+    """One suffices: rows are mostly read in order, also by two sequences derived from this one."""
+
     def read_numbered_slice(self, number: int) -> list[Any]:
         """Returns slice ``number``: ``SLICE_SIZE`` rows, or fewer at the end."""
+        cached_number, rows = self._cached_slice
+        if number != cached_number:
+            rows = self._compute_slice(number)
+            self._cached_slice = number, rows
+        return rows
+
+    @abstractmethod
+    def _compute_slice(self, number: int) -> list[Any]: ...
 
     def iterate_slices(self) -> Iterator[list[Any]]:
         for number in range(-(-len(self) // SLICE_SIZE)):
@@ -85,8 +95,6 @@ class SerializedSequence(LazySequence):
         self._serialized_bytes = 0
         self.row_types: set[type] | None = None
         """The types of the rows, if they are known."""
-        # A cache of one slice suffices, because rows are mostly read in order.
-        self._cached_slice: tuple[int, list[Any]] = (-1, [])
         self.extend(rows)
 
     @classmethod
@@ -119,15 +127,11 @@ class SerializedSequence(LazySequence):
     def __len__(self) -> int:
         return self._count
 
-    def read_numbered_slice(self, number: int) -> list[Any]:
+    def _compute_slice(self, number: int) -> list[Any]:
         stored_slice = self._slices[number]
         if isinstance(stored_slice, list):
             return stored_slice
-        cached_number, rows = self._cached_slice
-        if number != cached_number:
-            rows = _deserialize(_decompress(stored_slice))
-            self._cached_slice = number, rows
-        return rows
+        return _deserialize(_decompress(stored_slice))
 
     def iterate_texts(self) -> Iterator[bytes]:
         """Iterates over the compact JSON of slices of the rows."""
@@ -148,7 +152,6 @@ class MappedSequence(LazySequence):
     def __init__(self, function: Callable[..., Any], *sources: Sequence[Any]) -> None:
         self._function = function
         self._sources = sources
-        self._cached_slice: tuple[int, list[Any]] = (-1, [])
 
     def __len__(self) -> int:
         return len(self._sources[0])
@@ -158,16 +161,9 @@ class MappedSequence(LazySequence):
             return self._function(*(source[index] for source in self._sources))
         return super().__getitem__(index)
 
-    def read_numbered_slice(self, number: int) -> list[Any]:
-        cached_number, rows = self._cached_slice
-        if number != cached_number:
-            # Cached, because two sequences that are derived from this one are often read in
-            # parallel.
-            rows = _map_eagerly(
-                self._function, [_select_slice(source, number) for source in self._sources]
-            )
-            self._cached_slice = number, rows
-        return rows
+    def _compute_slice(self, number: int) -> list[Any]:
+        slices = [_select_slice(source, number) for source in self._sources]
+        return _map_eagerly(self._function, slices)
 
 
 def _serialize(rows: list[Any]) -> bytes:
