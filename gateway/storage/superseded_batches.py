@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from sqlalchemy import select, text
@@ -61,27 +62,28 @@ class SupersededBatch:
 async def list_superseded_batches(store: Store) -> list[SupersededBatch]:
     """Lists the superseded batches of all tenants, oldest first; raises StoreUnavailable."""
     object_state = ObjectStateStore(store)
-    superseded: list[SupersededBatch] = []
-    marks = await _load_superseded_times_by_batch(store)
-    for tenant in sorted({tenant for tenant, _upstream in marks}):
+    # Writes whose outcome nobody can read have no mark in the object state.
+    superseded = await _list_batches_that_may_exist(store)
+    table = id_redirects.c
+    tenant_columns = (table.merchant, table.environment)
+    query = select(*tenant_columns, table.id, table.updated_at).where(text(IS_SUPERSEDED))
+    marks = await store.read(lambda tx: tx.fetch(query.order_by(*tenant_columns)))
+    for tenant, rows in groupby(marks, key=lambda row: Tenant(row.merchant, row.environment)):
         batches = await object_state.load_facts_by_id(tenant, "batch")
         legacy_ids = await load_legacy_ids(store, tenant, batches)
-        batch_ids_by_upstream_id = {
+        ids_by_upstream_id = {
             upstream_id: id_
             for id_, facts in batches.items()
             for upstream_id in facts.get("abandoned", [])
         }
-        for (mark_tenant, marked_id), since in marks.items():
-            if mark_tenant == tenant:
-                id_ = batch_ids_by_upstream_id.get(marked_id)
-                is_deleted = batches.get(id_ or "", {}).get("phase") == "deleted"
-                legacy_id = legacy_ids.get(id_, id_) if id_ else None
-                superseded.append(SupersededBatch(tenant, legacy_id, marked_id, since, is_deleted))
-    # Writes whose outcome nobody can read have no mark in the object state.
-    superseded += await _list_batches_that_may_exist(store)
-    return sorted(
-        superseded, key=lambda upstream_id: (upstream_id.since, upstream_id.upstream_id or "")
-    )
+        for row in rows:
+            id_ = ids_by_upstream_id.get(row.id, "")
+            is_deleted = batches.get(id_, {}).get("phase") == "deleted"
+            legacy_id = legacy_ids.get(id_, id_) or None
+            superseded.append(
+                SupersededBatch(tenant, legacy_id, row.id, row.updated_at, is_deleted)
+            )
+    return sorted(superseded, key=lambda batch: (batch.since, batch.upstream_id or ""))
 
 
 async def _list_batches_that_may_exist(store: Store) -> list[SupersededBatch]:
@@ -105,12 +107,3 @@ async def _list_batches_that_may_exist(store: Store) -> list[SupersededBatch]:
         )
         for row in await store.read(lambda tx: tx.fetch(query))
     ]
-
-
-async def _load_superseded_times_by_batch(store: Store) -> dict[tuple[Tenant, str], datetime]:
-    """Loads every batch that is marked as superseded, and the time of the mark."""
-    table = id_redirects.c
-    query = select(table.merchant, table.environment, table.id, table.updated_at)
-    query = query.where(text(IS_SUPERSEDED))
-    rows = await store.read(lambda tx: tx.fetch(query))
-    return {(Tenant(row.merchant, row.environment), row.id): row.updated_at for row in rows}
