@@ -152,6 +152,24 @@ async def test_retry_at_another_process_joins_if_the_response_was_reset(
         assert instances.service.creation_counts["recipient"] == number
 
 
+@pytest.mark.parametrize("is_retried_at_first", [True, False])
+async def test_request_right_after_a_retry_was_answered_is_another(
+    instances: Instances, is_retried_at_first: bool
+) -> None:
+    """The other process has sent the response to the retry, and has not reported that yet."""
+    pair = (instances.first, instances.second)
+    retried, other = pair if is_retried_at_first else pair[::-1]
+    for number in range(1, 4):
+        body = recipient_body(number)
+        connection = await instances.send_and_wait_for_delivery("/v1/recipients", body)
+        connection.close()  # with unread data: a reset
+        retry_response = await retried.request("POST", "/v1/recipients", body)
+        assert retry_response.headers.get("Idempotent-Replayed") == "true"
+        response = await other.request("POST", "/v1/recipients", body)
+        assert (response.status, response.headers.get("Idempotent-Replayed")) == (200, None)
+        assert instances.service.creation_counts["recipient"] == 2 * number
+
+
 async def test_key_of_the_first_attempt_makes_no_difference_to_a_reset(
     instances: Instances,
 ) -> None:

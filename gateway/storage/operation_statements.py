@@ -271,9 +271,14 @@ CLOSE = Statement(lambda _kind: _build_closing_update(_ARE_DONE))
 read it."""
 
 RECORD_REPLAY = Statement(
-    lambda _kind: update(operations).where(
-        operations.c.id == bindparam("operation_id"),
-        or_(IS_DONE, _is_in_state(states.ANSWERED)),
+    lambda _kind: (
+        update(operations)
+        .where(
+            operations.c.id == bindparam("operation_id"),
+            or_(IS_DONE, _is_in_state(states.ANSWERED)),
+        )
+        # The client of this response is connected: its delivery is reported again.
+        .values(is_client_disconnected=False)
     ),
     ["ended_at"],
 )
