@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Hashable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from math import ceil
 
