@@ -1,26 +1,22 @@
-"""Payments in request bodies: validation, lookup of recipients, and stored entries."""
+"""Payments in request bodies: validation, stored entries, and the bodies of upstream calls."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
-from mappings import money, paging
+from mappings import money
 from mappings.banking import build_empty_field_problem, build_invalid_field_problem
-from mappings.effects import JSON, Call, LoadFacts, Parallel, SubFlow
-from mappings.failures import Invalid, Problem, ProblemList, Unreachable
+from mappings.effects import JSON
+from mappings.failures import Problem
 from mappings.field_types import validate_amount
 from mappings.ids import ID_PATTERN
-from mappings.lazy_sequences import iterate_chunks, map_rows
+from mappings.lazy_sequences import iterate_field, map_rows, materialize_rows
 from mappings.matching import Entry, Payment
-from mappings.objects import Facts, choose_legacy_recipient_status, is_deleted_for_clients
 
 MAX_ADDRESSES = 1000
 """Maximum number of distinct email addresses in one request's payments; each costs one call."""
-
-PARALLEL_RECIPIENT_READS = 200
-"""Number of recipients that one parallel step reads."""
 
 
 class SentPayment(NamedTuple):
@@ -54,6 +50,15 @@ class SentPayment(NamedTuple):
     def amount_side(self) -> str:
         return "source" if self.body.get("sourceAmount") else "target"
 
+    def build_invalid(self, name: str, fault: str) -> Problem:
+        return build_invalid_field_problem(f"{self.field_prefix}{name}", fault)
+
+    def build_empty(self, name: str) -> Problem:
+        return build_empty_field_problem(f"{self.field_prefix}{name}")
+
+    def is_refused(self, name: str) -> bool:
+        return bool(self.refused_fields) and f"{self.field_prefix}{name}" in self.refused_fields
+
 
 def collect_sent_payments(
     payments: Sequence[Mapping[str, JSON]] | None,
@@ -72,27 +77,21 @@ def collect_sent_payments(
 # Validation
 
 
-def validate_payment(payment: SentPayment) -> Sequence[Problem]:
+def validate_payment(payment: SentPayment) -> Iterator[Problem]:
     """Validates a payment to add, apart from what depends on its batch."""
-    body, refused_fields = payment.body, payment.refused_fields
-    recipient = body.get("recipient") or {}
-    id_ = recipient.get("id")
-    problems: list[Problem] = []
-    if refused_fields and f"{payment.field_prefix}recipient.email" in refused_fields:
+    body, recipient = payment.body, payment.recipient
+    if payment.is_refused("recipient.email"):
         pass  # already reported: the client did name a recipient
-    elif id_:
+    elif id_ := recipient.get("id"):
         if not (id_.startswith("R-") and ID_PATTERN.fullmatch(id_)):
-            field = f"{payment.field_prefix}recipient.id"
-            problems.append(build_invalid_field_problem(field, "is not the id of a recipient"))
+            yield payment.build_invalid("recipient.id", "is not the id of a recipient")
     elif not recipient.get("email"):
-        problems.append(build_empty_field_problem(f"{payment.field_prefix}recipient.id"))
-    if not (body.get("sourceAmount") or body.get("targetAmount")) and not (
-        {f"{payment.field_prefix}{side}Amount" for side in ("source", "target")} & refused_fields
-    ):
-        problems.append(build_empty_field_problem(f"{payment.field_prefix}sourceAmount"))
+        yield payment.build_empty("recipient.id")
+    has_amount = body.get("sourceAmount") or body.get("targetAmount")
+    if not (has_amount or any(map(payment.is_refused, ("sourceAmount", "targetAmount")))):
+        yield payment.build_empty("sourceAmount")
     if body.get("targetAmount"):
-        problems += validate_amount_combination(payment)
-    return problems
+        yield from validate_amount_combination(payment)
 
 
 def drop_unchanged_fields(change: SentPayment, payment: Payment | None) -> SentPayment:
@@ -121,272 +120,101 @@ def drop_unchanged_fields(change: SentPayment, payment: Payment | None) -> SentP
 
 def _is_unchanged_amount(side: str, body: Mapping[str, JSON], payment: Payment) -> bool:
     """Whether an amount is the one that the service shows, and that was last requested."""
-    amount = body.get(f"{side}Amount")
+    amount = money.parse_amount(body.get(f"{side}Amount"))
+    shown_amounts = [payment.get(f"{side}Amount")]
     # A change that the service does not show yet is set back by the amount that it still shows.
-    return _is_same_amount(amount, payment.get(f"{side}Amount")) and (
-        payment.get("asked_side") != side or _is_same_amount(amount, payment.get("asked_amount"))
-    )
+    if payment.get("asked_side") == side:
+        shown_amounts.append(payment.get("asked_amount"))
+    return amount is not None and all(amount == money.parse_amount(each) for each in shown_amounts)
 
 
-def _is_same_amount(amount: JSON, shown_amount: JSON) -> bool:
-    parsed = money.parse_amount(amount)
-    return parsed is not None and parsed == money.parse_amount(shown_amount)
+def validate_with_amounts(
+    payment: SentPayment, validate: Callable[[SentPayment], Iterable[Problem]]
+) -> Iterator[Problem]:
+    """Validates a payment whose amounts the shape of the body does not check.
 
-
-def drop_malformed_amounts(payment: SentPayment) -> tuple[SentPayment, list[Problem]]:
-    """Returns a payment without its malformed amounts, and a problem for each of them."""
-    faults = {
-        name: fault
-        for name in ("sourceAmount", "targetAmount")
-        if (text := payment.body.get(name)) is not None and (fault := validate_amount(text))
-    }
-    if not faults:
-        return payment, []
-    problems = [
-        build_invalid_field_problem(f"{payment.field_prefix}{name}", fault)
-        for name, fault in faults.items()
-    ]
-    body = {name: value for name, value in payment.body.items() if name not in faults}
-    refused_fields = payment.refused_fields.union(problem.field for problem in problems)
-    return payment._replace(body=body, refused_fields=refused_fields), problems
+    A payment that is sent back may have amounts as only the service writes them.
+    """
+    for name in ("sourceAmount", "targetAmount"):
+        text = payment.body.get(name)
+        if text is not None and (fault := validate_amount(text)):
+            yield payment.build_invalid(name, fault)
+            body = {other: value for other, value in payment.body.items() if other != name}
+            refused_fields = payment.refused_fields | {f"{payment.field_prefix}{name}"}
+            payment = payment._replace(body=body, refused_fields=refused_fields)
+    yield from validate(payment)
 
 
 class NamedRecipients:
-    """The recipients that payments name: the id of each, or else its address."""
+    """The recipients that payments name: the id of each, or else its address.
+
+    ``excess_problem`` is set if there are more addresses than one request may look up.
+    """
 
     def __init__(self) -> None:
         self.ids: list[str] = []
         self.addresses: dict[str, None] = {}
+        self.excess_problem: Problem | None = None
 
     def add_recipient(self, payment: SentPayment) -> None:
-        recipient = payment.recipient
-        if id_ := recipient.get("id"):
+        if id_ := payment.recipient.get("id"):
             self.ids.append(id_)
-        elif (address := recipient.get("email")) and len(self.addresses) <= MAX_ADDRESSES:
-            self.addresses[address] = None
+        elif address := payment.recipient.get("email"):
+            if address in self.addresses or len(self.addresses) < MAX_ADDRESSES:
+                self.addresses[address] = None
+            elif self.excess_problem is None:
+                fault = f"is one address more than the {MAX_ADDRESSES:,} that a request may name"
+                self.excess_problem = payment.build_invalid(
+                    "recipient.email", f"{fault}; give ids of recipients"
+                )
 
 
-def validate_payments(
-    payments: Iterable[SentPayment],
-    recipients: NamedRecipients,
-    validate: Callable[[SentPayment], Iterable[Problem]] = validate_payment,
+def validate_new_payments(
+    payments: Iterable[SentPayment], recipients: NamedRecipients
 ) -> Iterator[Problem]:
-    """Validates payments, and that they name no more addresses than one request may look up.
-
-    Collects their ``recipients`` on the way.
-    """
-    excess_payment: SentPayment | None = None
+    """Validates the payments of a new batch, and collects their ``recipients`` on the way."""
     for payment in payments:
-        yield from validate(payment)
+        yield from validate_payment(payment)
         recipients.add_recipient(payment)
-        if excess_payment is None and len(recipients.addresses) > MAX_ADDRESSES:
-            excess_payment = payment
-    if excess_payment is not None:
-        fault = f"is one address more than the {MAX_ADDRESSES:,} that a request may name"
-        yield build_invalid_field_problem(
-            f"{excess_payment.field_prefix}recipient.email", f"{fault}; give ids of recipients"
-        )
+    if recipients.excess_problem is not None:
+        yield recipients.excess_problem
 
 
 def validate_amount_combination(payment: SentPayment) -> Iterator[Problem]:
     if payment.body.get("sourceAmount") and payment.body.get("targetAmount"):
-        yield build_invalid_field_problem(
-            f"{payment.field_prefix}targetAmount", "and sourceAmount cannot both be given"
-        )
+        yield payment.build_invalid("targetAmount", "and sourceAmount cannot both be given")
     if payment.body.get("targetAmount") and not payment.body.get("targetCurrency"):
-        yield build_empty_field_problem(f"{payment.field_prefix}targetCurrency")
+        yield payment.build_empty("targetCurrency")
 
 
-def derive_batch_currency(body: Mapping[str, JSON]) -> str | None:
-    """Returns ``sourceCurrency``, or that of the payments if they agree on one; otherwise None."""
-    if body.get("sourceCurrency"):
-        return str(body["sourceCurrency"])
-    currencies = {payment.get("sourceCurrency") for payment in body.get("payments") or []} - {None}
-    return str(currencies.pop()) if len(currencies) == 1 else None
+def find_batch_currency(body: Mapping[str, JSON]) -> JSON:
+    """Returns ``sourceCurrency``, or else that of the payments; None if there is none."""
+    currencies = iterate_field(body.get("payments") or (), "sourceCurrency")
+    return body.get("sourceCurrency") or next(filter(None, currencies), None)
 
 
 def validate_source_currency(
-    body: Mapping[str, JSON], problems: Sequence[Problem] = ()
+    body: Mapping[str, JSON], payments: Iterable[SentPayment], problems: Sequence[Problem] = ()
 ) -> Iterator[Problem]:
+    """Validates the currency of a new batch, in which the payments must agree with it."""
     if any(problem.field == "sourceCurrency" for problem in problems):
         return  # an invalid currency is reported already; comparing with it would add noise
-    currency = body.get("sourceCurrency")
-    for number, payment in enumerate(body.get("payments") or []):
-        if payment_currency := payment.get("sourceCurrency"):
-            currency = currency or payment_currency
-            if payment_currency != currency:
-                field = f"payments[{number}].sourceCurrency"
-                yield build_invalid_field_problem(field, "differs from the batch's currency")
-    if not currency:
+    if not (currency := find_batch_currency(body)):
         yield build_empty_field_problem("sourceCurrency")
+    for payment in payments:
+        yield from _validate_payment_currency(payment, currency)
 
 
-# Recipients
+def _validate_payment_currency(payment: SentPayment, currency: JSON) -> Iterator[Problem]:
+    payment_currency = payment.body.get("sourceCurrency")
+    if payment_currency and currency and payment_currency != currency:
+        yield payment.build_invalid("sourceCurrency", "differs from the batch's currency")
 
 
 def validate_added_payment(payment: SentPayment, currency: JSON) -> Iterator[Problem]:
     """Validates a payment to add to an existing batch, whose currency it must have."""
     yield from validate_payment(payment)
-    payment_currency = payment.body.get("sourceCurrency")
-    if payment_currency and currency and payment_currency != currency:
-        yield build_invalid_field_problem(
-            f"{payment.field_prefix}sourceCurrency", "differs from the batch's currency"
-        )
-
-
-def resolve_recipients(
-    payments: Iterable[SentPayment], batch_currency: JSON, named: NamedRecipients | None = None
-) -> SubFlow:
-    """Looks up recipients: GET /recipients?email= once for each distinct address, in parallel.
-
-    Returns a function that returns the recipient of a payment's body, with at least its id. Raises
-    Invalid for an address of no recipient or of several, and for a recipient who cannot be paid.
-    ``named`` are the recipients of the payments, if they are collected already.
-    """
-    if named is None:
-        named = NamedRecipients()
-        for payment in payments:
-            named.add_recipient(payment)
-    rows_by_address = yield from _find_recipients_by_email(list(named.addresses))
-    found_ids = (row["id"] for matches in rows_by_address.values() for row in matches)
-    facts_by_id = yield from load_recipient_facts(chain(named.ids, found_ids))
-    # Malformed values hide state problems: they have to be corrected in any case.
-    value_problems, states = ProblemList(), ProblemList()
-    # A recipient can be checked only against looked-up rows or stored facts.
-    for payment in payments if rows_by_address or facts_by_id else ():
-        recipient, fault = _select_recipient(payment, rows_by_address)
-        facts = facts_by_id.get(recipient.get("id", ""), {})
-        fault = fault or _find_unpayable_recipient_problem(
-            payment, recipient, facts, batch_currency
-        )
-        if fault:
-            (states if fault.code == "invalid_status" else value_problems).add_problem(fault)
-    if problems := value_problems or states:
-        raise Invalid(*problems, omitted_count=problems.more)
-
-    def find_recipient(body: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        recipient: Mapping[str, JSON] = body["recipient"]
-        return recipient if recipient.get("id") else rows_by_address[recipient["email"]][0]
-
-    return find_recipient
-
-
-RECIPIENTS_PER_LOAD = 5000
-"""Number of recipients whose facts one query loads."""
-
-
-def load_recipient_facts(recipient_ids: Iterable[str]) -> SubFlow:
-    """Loads the stored facts of any number of recipients, by id."""
-    facts_by_id: dict[str, Facts] = {}
-    for chunk in iterate_chunks(recipient_ids, RECIPIENTS_PER_LOAD):
-        facts_by_id |= yield build_load_recipient_facts_step(chunk)
-    return facts_by_id
-
-
-def build_load_recipient_facts_step(recipient_ids: Iterable[str]) -> LoadFacts:
-    """Builds the step that loads the stored facts of recipients, by id."""
-    return LoadFacts("recipient", ids=tuple(dict.fromkeys(recipient_ids)))
-
-
-def build_recipient_call(recipient_id: str) -> Call:
-    return Call("GET", f"/recipients/{recipient_id}")
-
-
-def read_recipients(recipient_ids: Iterable[str], select: Callable[[Any], JSON]) -> SubFlow:
-    """Reads recipients in parallel; returns what ``select`` keeps of each response, by id.
-
-    The response to a failed read is its exception.
-    """
-    selected: dict[JSON, JSON] = {}
-    for chunk in iterate_chunks(dict.fromkeys(recipient_ids), PARALLEL_RECIPIENT_READS):
-        answers = yield Parallel([build_recipient_call(id_) for id_ in chunk])
-        selected |= {id_: select(answer) for id_, answer in zip(chunk, answers, strict=True)}
-    return selected
-
-
-def _find_recipients_by_email(addresses: list[str]) -> SubFlow:
-    """Returns the recipients with each address, without archived and deleted ones.
-
-    Reading stops at the second match, which makes an address ambiguous.
-    """
-    calls = [_build_recipients_by_email_call(address) for address in addresses]
-    # All lookups are one step, because a batch may name a thousand addresses.
-    answers = (yield Parallel(calls)) if calls else []
-    rows_by_address: dict[str, list[dict[str, JSON]]] = {}
-    extra_pages = 0
-    for address, answer in zip(addresses, answers, strict=True):
-        if isinstance(answer, Exception):
-            raise answer
-        rows = yield from _select_existing_with_email(answer, address)
-        for page in range(
-            2, paging.parse_count_or_default((answer.get("meta") or {}).get("pages"), 1) + 1
-        ):
-            if len(rows) > 1 or not answer.get("recipients"):
-                break
-            # A service that ignores the filter would otherwise be read to the end for each address.
-            if (extra_pages := extra_pages + 1) > MAX_ADDRESSES:
-                raise Unreachable("too many pages of recipients for an address")
-            answer = yield _build_recipients_by_email_call(address, page)  # noqa: PLW2901
-            rows += yield from _select_existing_with_email(answer, address)
-        rows_by_address[address] = rows
-    return rows_by_address
-
-
-def _build_recipients_by_email_call(address: str, page: int = 1) -> Call:
-    page_params = {"page": str(page)} if page > 1 else {}
-    return Call("GET", "/recipients", query={"email": address, **page_params})
-
-
-def _select_existing_with_email(answer: JSON, address: str) -> SubFlow:
-    """Keeps the rows that have exactly this address, ignoring case, and are not deleted."""
-    # The document calls the service's filter exact. If a service ignores it all the same, the
-    # wrong recipient must not be paid.
-    listed_rows = answer.get("recipients") or []
-    rows = [row for row in listed_rows if str(row.get("email")).casefold() == address.casefold()]
-    facts_by_id = (yield build_load_recipient_facts_step(row["id"] for row in rows)) if rows else {}
-    return [row for row in rows if not is_deleted_for_clients(row, facts_by_id.get(row["id"], {}))]
-
-
-def _select_recipient(
-    payment: SentPayment, rows_by_address: Mapping[str, list[dict[str, JSON]]]
-) -> tuple[dict[str, JSON], Problem | None]:
-    if id_ := payment.recipient.get("id"):
-        return {"id": id_}, None
-    matches = rows_by_address[payment.recipient["email"]]
-    if len(matches) == 1:
-        return matches[0], None
-    fault = (
-        "is the address of no recipient" if not matches else "is the address of several recipients"
-    )
-    return {}, build_invalid_field_problem(f"{payment.field_prefix}recipient.email", fault)
-
-
-def _find_unpayable_recipient_problem(
-    payment: SentPayment, recipient: Mapping[str, JSON], facts: Facts, batch_currency: JSON
-) -> Problem | None:
-    """Returns a problem if the recipient cannot be paid, judged by what is known without a call."""
-    status = facts.get("status")
-    if recipient.get("status"):
-        status = choose_legacy_recipient_status(recipient, facts)
-    if facts.get("deleted") or status in ("disabled", "suspended"):
-        return build_unpayable_problem(payment.recipient_field)
-    if (minimum := money.parse_amount(recipient.get("routeMinimum"))) is None:
-        return None
-    side = payment.amount_side
-    currency = payment.body.get("targetCurrency") if side == "target" else batch_currency
-    amount = money.parse_amount(payment.body.get(f"{side}Amount"))
-    # An amount in another currency cannot be compared without a rate: the service decides.
-    if amount is None or currency != recipient.get("primaryCurrency"):
-        return None
-    if amount < minimum:
-        return build_invalid_field_problem(
-            f"{payment.field_prefix}{side}Amount", f"is less than the least amount, {minimum}"
-        )
-    return None
-
-
-def build_unpayable_problem(field: str) -> Problem:
-    return Problem("invalid_status", f"{field} names a recipient who cannot be paid.", field)
+    yield from _validate_payment_currency(payment, currency)
 
 
 RECIPIENT_FIELDS = ("id", "referenceId", "email", "name", "status", "country", "payoutMethod")
@@ -453,3 +281,101 @@ def apply_payment_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
         for name in AMOUNT_FIELDS:
             updated.pop(name, None)
     return {name: value for name, value in {**updated, **changes}.items() if value is not None}
+
+
+# Bodies of upstream calls
+
+
+def build_payment_body(entry: Entry, currency: JSON, *, memo: bool) -> dict[str, Any]:
+    """Builds a payment of POST ``/batches`` (current interface, section 4.3).
+
+    If the batch's currency is not known, ``currency`` is omitted, and the service uses the batch's.
+    """
+    if entry.get("sourceAmount"):
+        amount, amount_currency = entry["sourceAmount"], currency
+    else:
+        amount, amount_currency = entry["targetAmount"], entry["targetCurrency"]
+    body = {"recipient": {"id": entry["recipient"]["id"]}, "amount": amount}
+    if amount_currency is not None:
+        body["currency"] = amount_currency
+    # A setting decides this, because the current document lists no memo (contract, section 5).
+    if memo and (text := entry.get("memo")):
+        body["memo"] = text
+    return body
+
+
+def build_batch_body(
+    currency: str, description: JSON, entries: Sequence[Entry], *, memo: bool
+) -> dict[str, JSON]:
+    """Builds the body of POST ``/batches`` (current interface, section 4.3)."""
+    description_field = {"description": description} if description else {}
+    payments = materialize_rows(
+        map_rows(lambda entry: build_payment_body(entry, currency, memo=memo), entries)
+    )
+    return {"currency": currency, **description_field, "payments": payments}
+
+
+def map_change_field_names_to_client(payment: SentPayment, call_prefix: str) -> dict[str, str]:
+    """Like ``map_payment_field_names_to_client``, for a call whose payments have the legacy document's fields."""
+    change_fields = {
+        f"{call_prefix}{name}": f"{payment.field_prefix}{name}"
+        for name in ("id", "sourceCurrency", *AMOUNT_FIELDS)
+    }
+    return change_fields | map_payment_field_names_to_client(payment, call_prefix)
+
+
+def map_payment_field_names_to_client(payment: SentPayment, call_prefix: str) -> dict[str, str]:
+    """Maps the field names of one payment of a call to those in the client's request."""
+    side = payment.amount_side
+    item = {}
+    if call_prefix:
+        item = {call_prefix.removesuffix("."): payment.field_prefix.removesuffix(".")}
+    return item | {
+        # The client may have named the recipient by address, and an error must name that field.
+        f"{call_prefix}recipient": payment.recipient_field,
+        f"{call_prefix}recipient.id": payment.recipient_field,
+        f"{call_prefix}amount": f"{payment.field_prefix}{side}Amount",
+        f"{call_prefix}currency": f"{payment.field_prefix}targetCurrency"
+        if side == "target"
+        else "sourceCurrency",
+        f"{call_prefix}memo": f"{payment.field_prefix}memo",
+    }
+
+
+class FieldNames(Mapping[str, str]):
+    """Maps the field names of a batch and its payments to the client's, computed on demand.
+
+    Stored for a hundred thousand payments, the names would take more memory than the payments, so
+    it iterates over those of the batch and of the first payment of each list only.
+    ``payment_lists`` are the lists of the call's body by name; ``map_fields`` maps the fields of
+    one payment.
+    """
+
+    def __init__(
+        self,
+        batch_fields: Mapping[str, str],
+        payment_lists: Mapping[str, Sequence[SentPayment]],
+        map_fields: Callable[[SentPayment, str], dict[str, str]],
+    ) -> None:
+        self._batch_fields = batch_fields
+        self._payment_lists = payment_lists
+        self._map_fields = map_fields
+
+    def __getitem__(self, name: str) -> str:
+        if name in self._batch_fields:
+            return self._batch_fields[name]
+        # The name comes from the service. ``int`` raises for a number of thousands of digits.
+        match = re.match(r"([a-z_]+)\[(0|[1-9][0-9]{0,17})\](?:\.|$)", name)
+        payments = self._payment_lists.get(match[1], ()) if match else ()
+        if match is None or int(match[2]) >= len(payments):
+            raise KeyError(name)
+        return self._map_fields(payments[int(match[2])], f"{match[1]}[{match[2]}].")[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._batch_fields
+        for name, payments in self._payment_lists.items():
+            for payment in payments[:1]:
+                yield from self._map_fields(payment, f"{name}[0].")
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from heapq import nlargest
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from mappings.batch_answers import build_batch_list_item
 from mappings.batch_reads import (
     SUMMARIES_PER_CHUNK,
     add_missing_statuses,
-    fetch_balances_for_status_filter,
+    fetch_balances_or_none,
     is_missing_batch_failure,
     load_batches,
     set_missing_status_by_balance,
@@ -24,6 +23,7 @@ from mappings.batch_reads import (
 from mappings.batch_views import (
     Batch,
     build_batch,
+    build_batch_list_item,
     derive_batch_status,
     drop_nulls,
     is_draft,
@@ -32,10 +32,46 @@ from mappings.batch_views import (
 from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
 from mappings.effects import JSON, MAX_PARALLEL_CALLS, CompareAndSet, LoadFacts, SubFlow
 from mappings.failures import Invalid, NoSuchOperation, Refused
+from mappings.ids import build_legacy_ids_load
 from mappings.lazy_sequences import iterate_chunks
 from mappings.list_filters import Filters, has_matching_payment
 from mappings.matching import Payment
 from mappings.paging import load_all_rows
+
+
+def _load_batches_in_chunks(
+    batch_ids: Iterable[str],
+    process: Callable[[str, Batch | Exception], SubFlow],
+    completions: Mapping[str, Any] | None = None,
+) -> SubFlow:
+    """Loads batches and processes each, or its failure, before more are loaded.
+
+    With ``completions``, those that turn out to be complete, and are not among them, are recorded:
+    a complete batch never changes again.
+    """
+    for chunk in iterate_chunks(batch_ids, SUMMARIES_PER_CHUNK):
+        records: list[CompareAndSet] = []
+        for id_, result in zip(chunk, (yield from load_batches(chunk)), strict=True):
+            yield from process(id_, result)
+            is_recorded = completions is None or id_ in completions
+            if isinstance(result, Batch) and not is_recorded:
+                records += _build_completion_records(result)
+        if records:  # one commit for the chunk
+            yield structs.replace(records[0], linked=tuple(records[1:]))
+
+
+def _build_completion_records(batch: Batch) -> Iterator[CompareAndSet]:
+    """Builds the record of a batch that is complete; none for any other."""
+    # Without its payments, the record would say that it has none.
+    if batch.status == "complete" and batch.has_known_payments:
+        dated_payments = _build_dated_payments(batch, batch.payments)
+        newest = max((each.created_at for each in dated_payments), default="")
+        yield CompareAndSet(
+            "complete", batch.id, {"payments": len(batch.payments), "newest": newest}
+        )
+
+
+# The newest payments
 
 
 class NewestPayments(NamedTuple):
@@ -60,31 +96,24 @@ def load_newest_payments(
         for id_, facts in facts_by_id.items()
         if facts.get("phase") != "deleted"
     }
-    complete_ids = [] if select_wanted else [id_ for id_ in created_at_by_id if id_ in completions]
+    complete_ids = [id_ for id_ in created_at_by_id if id_ in completions]
+    if select_wanted:
+        for id_ in complete_ids:
+            if EARLIEST_INSTANT < parse_instant_or_earliest(completions[id_]["newest"]) < since:
+                del created_at_by_id[id_]
+        complete_ids = []
     # Complete batches are read last and only as needed; the others may have new payments.
     complete_ids.sort(key=lambda id_: str(completions[id_]["newest"]), reverse=True)
-    older_ids = {
-        id_
-        for id_ in created_at_by_id
-        if select_wanted and _has_no_payment_since(completions.get(id_), since)
-    }
-    unread_ids = created_at_by_id.keys() - complete_ids - older_ids
+    unread_ids = created_at_by_id.keys() - complete_ids
     other_ids = sorted(unread_ids, key=lambda id_: (created_at_by_id[id_], id_), reverse=True)
     reader = _NewestPaymentsReader(limit, select_wanted, completions)
     remaining_ids = deque(complete_ids)
-    yield from reader.read_batches(other_ids)
+    yield from _load_batches_in_chunks(other_ids, reader.add_payments, completions)
     while batch_ids := reader.take_next_batch_ids(remaining_ids):
-        yield from reader.read_batches(batch_ids)
+        yield from _load_batches_in_chunks(batch_ids, reader.add_payments, completions)
     # Counted without a read, because ``meta`` has the total over all batches.
     unread_count = sum(completions[id_]["payments"] for id_ in remaining_ids)
     return NewestPayments([each.payment for each in reader.newest], reader.records + unread_count)
-
-
-def _has_no_payment_since(completion: Mapping[str, JSON] | None, since: datetime) -> bool:
-    """Whether a batch is known to be complete and to have no payment created since then."""
-    if completion is None:
-        return False
-    return EARLIEST_INSTANT < parse_instant_or_earliest(completion["newest"]) < since
 
 
 class _DatedPayment(NamedTuple):
@@ -112,7 +141,7 @@ def _build_dated_payments(batch: Batch, payments: Sequence[Payment]) -> Iterator
 
 @dataclass(slots=True)
 class _NewestPaymentsReader:
-    """Reads batches and holds at most the ``limit`` newest of their payments."""
+    """Holds at most the ``limit`` newest payments of the batches that are read."""
 
     limit: int
     select_wanted: Callable[[Sequence[Payment]], SubFlow] | None
@@ -120,21 +149,12 @@ class _NewestPaymentsReader:
     newest: list[_DatedPayment] = field(default_factory=list)
     records: int = 0
 
-    def read_batches(self, batch_ids: Sequence[str]) -> SubFlow:
-        for start in range(0, len(batch_ids), SUMMARIES_PER_CHUNK):
-            completion_records: list[CompareAndSet] = []
-            for batch in (yield from load_batches(batch_ids[start : start + SUMMARIES_PER_CHUNK])):
-                if isinstance(batch, Batch):
-                    yield from self._add_payments(batch)
-                    if batch.id not in self.completions:
-                        completion_records += build_completion_records(batch)
-                # A deleted batch has no payments. Any other failure would leave a gap in the list.
-                elif not is_missing_batch_failure(batch):
-                    raise batch
-            if completion_records:
-                yield structs.replace(completion_records[0], linked=tuple(completion_records[1:]))
-
-    def _add_payments(self, batch: Batch) -> SubFlow:
+    def add_payments(self, _batch_id: str, batch: Batch | Exception) -> SubFlow:
+        if isinstance(batch, Exception):
+            # A deleted batch has no payments. Any other failure would leave a gap in the list.
+            if not is_missing_batch_failure(batch):
+                raise batch
+            return
         payments = batch.payments
         if self.select_wanted:
             payments = yield from self.select_wanted(payments)
@@ -159,15 +179,7 @@ class _NewestPaymentsReader:
         return batch_ids
 
 
-def build_completion_records(batch: Batch) -> Iterator[CompareAndSet]:
-    """Builds the record of a batch that is complete; none for any other."""
-    # Without its payments, the record would say that it has none.
-    if batch.status == "complete" and batch.has_known_payments:
-        dated_payments = _build_dated_payments(batch, batch.payments)
-        newest = max((each.created_at for each in dated_payments), default="")
-        facts = {"payments": len(batch.payments), "newest": newest}
-        yield CompareAndSet("complete", batch.id, facts)
-
+# The batches
 
 Row = Mapping[str, JSON]
 
@@ -205,20 +217,41 @@ def _drop_missing_batches(rows: dict[str, dict[str, JSON]]) -> SubFlow:
 
     GET /batch/:id/summary  for each batch that the service should have and does not list
     """
+
+    def drop_if_missing(id_: str, result: Batch | Exception) -> SubFlow:
+        yield from ()
+        # A 404 without problems comes from a proxy in front of the service, not from it.
+        if isinstance(result, Invalid) or (
+            isinstance(result, Refused) and is_missing_batch_failure(result) and result.problems
+        ):
+            del rows[id_]
+
     unlisted_ids = [
         id_ for id_, row in rows.items() if row.get("phase") == "sent" and "listed" not in row
     ]
-    for chunk in iterate_chunks(unlisted_ids, SUMMARIES_PER_CHUNK):
-        for id_, result in zip(chunk, (yield from load_batches(chunk)), strict=True):
-            # A 404 without problems comes from a proxy in front of the service, not from it.
-            if isinstance(result, Invalid) or (
-                isinstance(result, Refused) and is_missing_batch_failure(result) and result.problems
-            ):
-                del rows[id_]
+    yield from _load_batches_in_chunks(unlisted_ids, drop_if_missing)
     return list(rows.values())
 
 
 def filter_batch_rows(
+    rows: Sequence[Row], facts_by_id: Mapping[str, Row], query: Mapping[str, str]
+) -> SubFlow:
+    """Returns the rows that pass the filters of a query, newest first, ties by id."""
+    filters = Filters.from_query(query)
+    if search := filters.search:
+        # Clients search for the ids they know, which may not be the service's.
+        legacy_ids = yield build_legacy_ids_load(rows)
+        rows = [row for row in rows if search in legacy_ids.get(row["id"], row["id"]).casefold()]
+    if replace(filters, search=""):
+        rows = yield from _filter_by_content(rows, facts_by_id, filters)
+    # The second sort is stable.
+    rows = sorted(rows, key=lambda row: str(row["id"]))
+    return sorted(
+        rows, key=lambda row: parse_instant_or_earliest(row.get("createdAt")), reverse=True
+    )
+
+
+def _filter_by_content(
     rows: Sequence[Row], facts_by_id: Mapping[str, Row], filters: Filters
 ) -> SubFlow:
     """Returns the rows that pass the filters, reading batches whose row does not decide it.
@@ -230,35 +263,31 @@ def filter_batch_rows(
     Raises the failure of a read, unless the batch is deleted: an incomplete list would look
     complete.
     """
-    # A complete batch never changes again, so it is read only once.
     completions = (yield LoadFacts("complete")) if filters.status else {}
     decisions = {row["id"]: _evaluate_filters_on_row(filters, row, completions) for row in rows}
     passing_rows = {row["id"]: row for row in rows if decisions[row["id"]] is not False}
-    unread_ids = [id_ for id_ in passing_rows if decisions[id_] is None]
     # Empty until fetched; a list, because None says that the service refuses its balance.
     balances: list[Sequence[Row] | None] = []
-    for chunk in iterate_chunks(unread_ids, SUMMARIES_PER_CHUNK):
-        completion_records: list[CompareAndSet] = []
-        for id_, result in zip(chunk, (yield from load_batches(chunk)), strict=True):
-            if isinstance(result, Exception) and not is_missing_batch_failure(result):
-                raise result
-            facts = facts_by_id.get(id_, {})
-            batch = yield from _build_listed_batch(passing_rows[id_], facts, result)
-            if filters.status and batch.status is None:
-                balances = balances or [(yield from fetch_balances_for_status_filter())]
-                batch = set_missing_status_by_balance(batch, balances[0])
-            row = {**passing_rows[id_], **drop_nulls(build_batch_list_item(batch))}
+
+    def filter_row(id_: str, result: Batch | Exception) -> SubFlow:
+        if isinstance(result, Exception) and not is_missing_batch_failure(result):
+            raise result
+        batch = yield from _build_listed_batch(passing_rows[id_], facts_by_id, result)
+        if filters.status and batch.status is None:
+            if not balances:
+                balances.append((yield from fetch_balances_or_none(is_required=True)))
+            set_missing_status_by_balance(batch, balances[0])
+        row = {**passing_rows.pop(id_), **drop_nulls(build_batch_list_item(batch))}
+        # There is no further source: a value that is still unknown counts as empty.
+        criteria = (batch.status or "", row.get("createdAt") or "", batch.currency or "")
+        is_match = filters.evaluate_batch_filters(*criteria)
+        if is_match is None:
+            is_match = yield from has_matching_payment(filters, batch.payments)
+        if is_match:
             passing_rows[id_] = row
-            # There is no further source: a value that is still unknown counts as empty.
-            criteria = (batch.status or "", row.get("createdAt") or "", batch.currency or "")
-            is_match = filters.evaluate_batch_filters(*criteria)
-            if is_match is None:
-                is_match = yield from has_matching_payment(filters, batch.payments)
-            if not is_match:
-                del passing_rows[id_]
-            completion_records += build_completion_records(batch) if id_ not in completions else ()
-        if completion_records:  # one commit for the chunk
-            yield structs.replace(completion_records[0], linked=tuple(completion_records[1:]))
+
+    unread_ids = [id_ for id_ in passing_rows if decisions[id_] is None]
+    yield from _load_batches_in_chunks(unread_ids, filter_row, completions)
     return list(passing_rows.values())
 
 
@@ -289,23 +318,24 @@ def load_batch_page(rows: Sequence[Row], facts_by_id: Mapping[str, Row]) -> SubF
     results = dict(zip(unread_ids, (yield from load_batches(unread_ids)), strict=True))
     batches: list[Batch] = []
     for row in rows:
-        facts, result = facts_by_id.get(row["id"], {}), results.get(row["id"])
-        batches += [(yield from _build_listed_batch(row, facts, result))]
-    return [build_batch_list_item(batch) for batch in (yield from add_missing_statuses(batches))]
+        batches += [(yield from _build_listed_batch(row, facts_by_id, results.get(row["id"])))]
+    yield from add_missing_statuses(batches)
+    return [build_batch_list_item(batch) for batch in batches]
 
 
-def _build_listed_batch(row: Row, facts: Row, result: Batch | Exception | None) -> SubFlow:
+def _build_listed_batch(
+    row: Row, facts_by_id: Mapping[str, Row], result: Batch | Exception | None
+) -> SubFlow:
     """Builds a listed batch from the result of its read, or else from its row and stored state."""
-    if isinstance(result, Batch):
-        batch = result
-    else:
+    batch = result
+    if not isinstance(batch, Batch):
         entries = []
         if not _has_all_listed_fields(row):
             entries = (yield LoadFacts("payments", row["id"])).get("entries", [])
-        batch = build_batch(row["id"], facts, entries, {}, None)
-    if batch.is_draft:
-        return batch
-    return structs.replace(batch, service_fields={**row, **drop_nulls(batch.service_fields)})
+        batch = build_batch(row["id"], facts_by_id.get(row["id"], {}), entries, {}, None)
+    if not batch.is_draft:
+        batch.service_fields = {**row, **drop_nulls(batch.service_fields)}
+    return batch
 
 
 def _has_all_listed_fields(row: Mapping[str, JSON]) -> bool:

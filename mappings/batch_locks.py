@@ -7,122 +7,67 @@ loads the batch again; it is never refused for good because of another request. 
 for changes that clients have sent with their own signature, because a payment that such a change
 adds may be missing from the summary, and a draft made from that would lose it. In addition, the
 transaction that records an upstream write rejects one that names a superseded batch.
+
+A payment that is being added at the service is stored in the fact ``ADDS`` until its outcome is
+known. While it is in doubt, the batch is unlocked only for other adds (contract, section 7,
+Blocking).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from dataclasses import dataclass
+from typing import Any
 
 from msgspec import structs
 
-from mappings.batch_reads import WRONG_STATUS, load_batch
-from mappings.batch_views import SIGNED_ADDS, Batch
-from mappings.effects import JSON, AwaitFacts, Call, CompareAndSet, LoadFacts, Request, SubFlow
-from mappings.errors import NOT_FOUND
-from mappings.failures import Conflict, Failure, Halted, Invalid, Problem, Refused, Unreachable
+from mappings.batch_reads import WRONG_STATUS, build_entries_from_batch, load_batch
+from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
+from mappings.dates import format_timestamp
+from mappings.effects import (
+    JSON,
+    AwaitFacts,
+    Call,
+    CompareAndSet,
+    LoadFacts,
+    Request,
+    Step,
+    SubFlow,
+)
+from mappings.errors import NOT_FOUND, OTHER_IN_DOUBT
+from mappings.failures import (
+    Conflict,
+    Failure,
+    Halted,
+    Invalid,
+    Problem,
+    Refused,
+    Unknown,
+    Unreachable,
+)
+from mappings.lazy_sequences import chain_rows, filter_rows
+from mappings.matching import Entry
+from mappings.objects import Facts
 
 BEING_CHANGED = Problem(
     "internal_server_error",
     "Another change of this batch is under way; nothing was done. Try again later.",
 )
 
-
-def change_batch(
-    request: Request,
-    change: Callable[[Batch], SubFlow],
-    *,
-    payment_ids: Collection[str] | None = None,
-    is_add: bool = False,
-) -> SubFlow:
-    """Runs ``change``, an edit that acquires the lock, on the batch, and returns its result.
-
-    Of a draft it needs the payments in ``payment_ids`` only, if these are given. An edit that only
-    adds a payment (``is_add``) waits neither for other adds that are in doubt nor for signed
-    changes: its outcome rule tells their payments apart.
-
-    The first attempt loads the batch without a lock, which is enough if no other edit is under way.
-    If it conflicts, the second attempt acquires the lock first: clients add payments to one batch
-    by many requests at a time, and each must load the batch only once.
-    """
-    id_ = request.ids["id"]
-    signed_changes = yield LoadFacts(SIGNED_ADDS if is_add else SIGNED_CHANGES_KIND, id_)
-    batch: Batch = yield from load_batch(id_, payment_ids)
-    # State is stored under the first id: signed changes of another id are not those of the batch.
-    if batch.id == id_ and (is_add or has_no_open_signed_change(signed_changes)):
-        try:
-            return (yield from change(structs.replace(batch, signed_changes=signed_changes)))
-        except Conflict:
-            pass
-    locked_batch = yield from _load_batch_under_lock(
-        batch.id, request, payment_ids=payment_ids, is_add=is_add
-    )
-    try:
-        return (yield from change(locked_batch))
-    except Failure:
-        yield from release_lock_if_held(locked_batch)
-        raise
-
-
 MAX_LOCK_WAITS = 1000
 """Maximum number of other requests' edits that a request waits for; fewer can run at a time."""
 
+MAX_LOCK_ATTEMPTS = 20
+"""Maximum number of times that a request loads a batch; then its client is asked to retry later."""
 
-def _load_batch_under_lock(
-    batch_id: str, request: Request, *, payment_ids: Collection[str] | None, is_add: bool
-) -> SubFlow:
-    """Acquires the lock for an edit, then loads the batch: a waiting request loads it only once."""
-    # The value identifies the lock when it is released, so it is unique even with a coarse clock.
-    since = f"{request.now.isoformat()} {request.seed}"
-    for _ in range(MAX_LOCK_WAITS):
-        condition = is_open_to_adds if is_add else is_batch_unlocked
-        try:
-            facts = yield AwaitFacts("batch", batch_id, condition=condition)
-        except Conflict:
-            break
-        if facts.get("phase") == "deleted":
-            raise Invalid(NOT_FOUND)
-        # A batch created elsewhere has no facts if a start of it was refused meanwhile.
-        lock_facts = {} if facts else build_external_batch_facts(batch_id)
-        lock_facts |= {"phase": "editing", "since": since}
-        is_unchanged = build_unchanged_batch_condition(facts)
-        try:
-            yield CompareAndSet("batch", batch_id, lock_facts, expected=is_unchanged)
-        except Conflict:
-            continue
-        facts_before = {name: facts.get(name) for name in lock_facts}
-        try:
-            # No signed change begins while the batch is locked, so this wait ends.
-            signed_changes = yield (
-                LoadFacts(SIGNED_ADDS, batch_id)
-                if is_add
-                else AwaitFacts(SIGNED_CHANGES_KIND, batch_id, condition=has_no_open_signed_change)
-            )
-        except Conflict:
-            yield CompareAndSet("batch", batch_id, facts_before)
-            break
-        try:
-            batch: Batch = yield from load_batch(batch_id, payment_ids)
-        except Failure:
-            yield CompareAndSet("batch", batch_id, facts_before)
-            raise
-        return structs.replace(batch, has_lock=True, signed_changes=signed_changes)
-    raise Halted(BEING_CHANGED, retry_after=1)
+UNLOCKED_PHASES = (None, "sent", "draft", "deleted")
 
+ADDS = "adds"
+"""Batch fact with the bodies of payments whose add is under way or in doubt, by the add's name.
 
-def finish_without_change(batch: Batch) -> SubFlow:
-    """Finishes an edit that changes nothing, and releases the lock if it was acquired."""
-    if batch.has_lock:
-        yield from release_lock_if_held(batch)
-
-
-def release_lock_if_held(batch: Batch) -> SubFlow:
-    """Releases a lock acquired before the batch was loaded, unless it is released already."""
-    is_unchanged = build_unchanged_batch_condition(batch.facts)
-    with suppress(Conflict):
-        yield CompareAndSet("batch", batch.id, build_released_facts(batch), expected=is_unchanged)
-
+It also contains payments added in the meantime whose response had no id.
+"""
 
 SIGNED_CHANGES_KIND = "signed"
 """The kind under which the changes of a batch with a client's own signature are stored.
@@ -132,6 +77,26 @@ empty object as the value, so that changes at the same time do not conflict. ``l
 the last to begin."""
 
 _LAST_KEY = "last"
+
+
+# Facts
+
+
+def is_batch_unlocked(facts: Facts) -> bool:
+    """Whether no change of the batch is under way."""
+    return is_open_to_adds(facts) and not facts.get(ADDS)
+
+
+def is_open_to_adds(facts: Facts) -> bool:
+    """Whether no change of a batch is under way, except adds that are in doubt."""
+    return facts.get("phase") in UNLOCKED_PHASES
+
+
+def is_open_to_signed_changes(facts: Facts) -> bool:
+    """Whether no edit is under way that may supersede the batch or delete it."""
+    # The phase of an add is "editing" too. Edits begin only when there are no adds. An edit of the
+    # currency makes the batch again.
+    return facts.get("phase") not in ("editing", "making", "deleting") or bool(facts.get(ADDS))
 
 
 def list_open_signed_changes(signed_changes: Mapping[str, JSON]) -> list[JSON]:
@@ -159,14 +124,63 @@ def build_no_new_signed_change_guards(batch: Batch) -> Sequence[CompareAndSet]:
     return (CompareAndSet(SIGNED_CHANGES_KIND, batch.id, {}, expected=expected),)
 
 
-def load_batch_once_unlocked(batch_id: str) -> SubFlow:
-    """Loads the batch once no change is under way; raises Halted after a long wait."""
-    try:
-        yield AwaitFacts("batch", batch_id, condition=is_batch_unlocked)
-    except Conflict:
-        # The client may retry: the conflict is with its own other requests, which will end.
-        raise Halted(BEING_CHANGED, retry_after=1) from None
-    return (yield from load_batch(batch_id))
+def build_external_batch_facts(upstream_id: str) -> dict[str, JSON]:
+    """Builds the facts to store for a batch created elsewhere, when it is first locked."""
+    # A batch with facts and without an upstream id would be a draft.
+    return {"upstream": upstream_id, "version": 0, "elsewhere": True}
+
+
+def build_unchanged_batch_condition(facts: Facts) -> dict[str, JSON]:
+    """Builds the condition that no request has locked or changed the batch since it was loaded."""
+    return {name: facts.get(name) for name in ("phase", "version", "since")}
+
+
+def build_finished_change_facts(facts: Facts, phase: str) -> dict[str, JSON]:
+    """Builds the facts that end a change and release the lock."""
+    # The new version makes a request conflict that loaded the batch before the change.
+    return {"phase": phase, "since": None, "version": (facts.get("version") or 0) + 1}
+
+
+def _identify_lock(request: Request) -> str:
+    """Returns the value by which a lock is known to be the request's, even with a coarse clock."""
+    return f"{request.now.isoformat()} {request.seed}"
+
+
+# Waiting
+
+
+def update_batch_when(
+    batch_id: str,
+    condition: Callable[[Facts], bool],
+    build_update: Callable[[Facts], CompareAndSet],
+    upstream_id: str | None = None,
+) -> SubFlow:
+    """Waits for a condition on a batch's facts, makes an update, and returns the facts before it.
+
+    The update is built again if others have changed the facts meanwhile. Raises Halted after a long
+    wait: the conflict is with the client's own other requests, which will end. With ``upstream_id``,
+    raises Invalid if that batch is superseded.
+    """
+    for _ in range(MAX_LOCK_WAITS):
+        guards: tuple[CompareAndSet, ...] = ()
+        if upstream_id is not None:
+            redirect = yield LoadFacts("alias", upstream_id)
+            if redirect.get("abandoned"):
+                raise Invalid(WRONG_STATUS)
+            expected = {"abandoned": None, "id": redirect.get("id")}
+            # Checked in the same transaction: an edit may supersede the batch in between.
+            guards = (CompareAndSet("alias", upstream_id, {}, expected=expected),)
+        facts = yield LoadFacts("batch", batch_id)
+        if not condition(facts):
+            try:
+                facts = yield AwaitFacts("batch", batch_id, condition=condition)
+            except Conflict:
+                break
+        update = build_update(facts)
+        with suppress(Conflict):
+            yield structs.replace(update, linked=(*update.linked, *guards))
+            return facts
+    raise Halted(BEING_CHANGED, retry_after=1)
 
 
 def retry_on_conflict(batch: Batch, attempt: Callable[[Batch], SubFlow]) -> SubFlow:
@@ -174,77 +188,144 @@ def retry_on_conflict(batch: Batch, attempt: Callable[[Batch], SubFlow]) -> SubF
 
     After that it waits for the other request, and tries again with the batch as that has left it.
     """
-    for _ in range(MAX_LOCK_ATTEMPTS):
-        try:
-            return (yield from attempt(batch))
-        except Conflict:
-            batch = yield from load_batch_once_unlocked(batch.id)
+    with suppress(Conflict):
+        for _ in range(MAX_LOCK_ATTEMPTS):
+            try:
+                return (yield from attempt(batch))
+            except Conflict:
+                yield AwaitFacts("batch", batch.id, condition=is_batch_unlocked)
+                batch = yield from load_batch(batch.id)
     raise Halted(BEING_CHANGED, retry_after=1)
 
 
-def acquire_batch_lock(
-    batch: Batch, phase: str, now: datetime, guards: Sequence[CompareAndSet] = ()
-) -> SubFlow:
-    """Acquires the batch's lock, and returns it. Raises Conflict if it changed since it was loaded.
+# Edits
 
-    ``guards`` are further conditions, checked in the same transaction.
+
+def change_batch(
+    request: Request,
+    change: Callable[[Batch], SubFlow],
+    *,
+    payment_ids: Collection[str] | None = None,
+    is_add: bool = False,
+) -> SubFlow:
+    """Runs ``change``, an edit that acquires the lock, on the batch, and returns its result.
+
+    Of a draft it needs the payments in ``payment_ids`` only, if these are given. An edit that only
+    adds a payment (``is_add``) waits neither for other adds that are in doubt nor for signed
+    changes: its outcome rule tells their payments apart.
+
+    The first attempt loads the batch without a lock, which is enough if no other edit is under way.
+    If it conflicts, the second attempt acquires the lock first: clients add payments to one batch
+    by many requests at a time, and each must load the batch only once.
     """
-    if not batch.is_editable:
-        raise Invalid(WRONG_STATUS)
-    if not batch.has_lock:
-        if not is_batch_unlocked(batch.facts):
-            raise Conflict("batch")
-        lock_facts = {"phase": phase, "since": now.isoformat()}
-        yield build_batch_lock_acquisition(batch, lock_facts, guards)
+    id_ = request.ids["id"]
+    signed_changes = yield LoadFacts(SIGNED_ADDS if is_add else SIGNED_CHANGES_KIND, id_)
+    batch: Batch = yield from load_batch(id_, payment_ids)
+    # State is stored under the first id: signed changes of another id are not those of the batch.
+    if batch.id == id_ and (is_add or has_no_open_signed_change(signed_changes)):
+        batch.signed_changes = signed_changes
+        with suppress(Conflict):
+            return (yield from change(batch))
+    batch = yield from _load_batch_under_lock(batch.id, request, payment_ids, is_add=is_add)
+    try:
+        return (yield from change(batch))
+    except Failure:
+        yield from release_early_lock(batch)
+        raise
+
+
+def _load_batch_under_lock(
+    batch_id: str, request: Request, payment_ids: Collection[str] | None, *, is_add: bool
+) -> SubFlow:
+    """Acquires the lock for an edit, then loads the batch: a waiting request loads it only once."""
+
+    def build_lock_facts(facts: Facts) -> dict[str, JSON]:
+        # A batch created elsewhere has no facts if a start of it was refused meanwhile.
+        external_facts = {} if facts else build_external_batch_facts(batch_id)
+        return {**external_facts, "phase": "editing", "since": _identify_lock(request)}
+
+    def build_lock(facts: Facts) -> CompareAndSet:
+        if facts.get("phase") == "deleted":
+            raise Invalid(NOT_FOUND)
+        is_unchanged = build_unchanged_batch_condition(facts)
+        return CompareAndSet("batch", batch_id, build_lock_facts(facts), expected=is_unchanged)
+
+    condition = is_open_to_adds if is_add else is_batch_unlocked
+    facts = yield from update_batch_when(batch_id, condition, build_lock)
+    try:
+        # No signed change begins while the batch is locked, so this wait ends.
+        signed_changes = yield (
+            LoadFacts(SIGNED_ADDS, batch_id)
+            if is_add
+            else AwaitFacts(SIGNED_CHANGES_KIND, batch_id, condition=has_no_open_signed_change)
+        )
+        batch: Batch = yield from load_batch(batch_id, payment_ids)
+    except Failure as failure:
+        facts_before = {name: facts.get(name) for name in build_lock_facts(facts)}
+        yield CompareAndSet("batch", batch_id, facts_before)
+        if isinstance(failure, Conflict):
+            raise Halted(BEING_CHANGED, retry_after=1) from None
+        raise
+    batch.has_lock, batch.signed_changes = True, signed_changes
     return batch
 
 
-def build_batch_lock_acquisition(
-    batch: Batch, facts: dict[str, JSON], also: Sequence[CompareAndSet] = ()
-) -> CompareAndSet:
+def release_early_lock(batch: Batch) -> SubFlow:
+    """Releases a lock acquired before the batch was loaded, unless it is released already."""
+    if batch.has_lock:
+        is_unchanged = build_unchanged_batch_condition(batch.facts)
+        with suppress(Conflict):
+            yield structs.replace(_build_lock_release(batch), expected=is_unchanged)
+
+
+def acquire_batch_lock(
+    batch: Batch,
+    phase: str,
+    request: Request,
+    guards: Sequence[CompareAndSet] = (),
+    *,
+    is_unlocked: Callable[[Facts], bool] = is_batch_unlocked,
+    facts: Facts = {},  # noqa: B006 - it is only read
+) -> SubFlow:
+    """Acquires the batch's lock, and returns it. Raises Conflict if it changed since it was loaded.
+
+    ``guards`` are further conditions, checked in the same transaction, which also stores ``facts``.
+    """
+    if not batch.is_editable:
+        raise Invalid(WRONG_STATUS)
+    if batch.has_lock:
+        if facts:
+            yield CompareAndSet("batch", batch.id, facts)
+        return batch
+    if not is_unlocked(batch.facts):
+        raise Conflict("batch")
+    facts = {**facts, "phase": phase, "since": _identify_lock(request)}
     if not batch.facts:
-        facts |= {**build_external_batch_facts(batch.id), "currency": batch.currency}
-        facts |= {name: batch.service_fields.get(name) for name in ("description", "createdAt")}
+        shown = {name: batch.service_fields.get(name) for name in ("description", "createdAt")}
+        facts |= {**build_external_batch_facts(batch.id), "currency": batch.currency, **shown}
     is_unchanged = build_unchanged_batch_condition(batch.facts)
-    return CompareAndSet("batch", batch.id, facts, expected=is_unchanged, linked=also)
+    yield CompareAndSet("batch", batch.id, facts, expected=is_unchanged, linked=guards)
+    return batch
 
 
-ADDS = "adds"
-"""Batch fact with the bodies of payments whose add is under way or in doubt, by the add's name.
+def call_service_under_lock(
+    call: Call,
+    release: Callable[[], SubFlow],
+    convert_refusal: Callable[[Refused], Refused] = lambda refusal: refusal,
+) -> SubFlow:
+    """Makes the call a batch was locked for; releases the lock if it certainly had no effect.
 
-It also contains payments added in the meantime whose response had no id.
-"""
-
-
-def build_external_batch_facts(upstream_id: str) -> dict[str, JSON]:
-    """Builds the facts to store for a batch created elsewhere, when it is first locked."""
-    # A batch with facts and without an upstream id would be a draft.
-    return {"upstream": upstream_id, "version": 0, "elsewhere": True}
-
-
-def build_unchanged_batch_condition(facts: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Builds the condition that no request has locked or changed the batch since it was loaded."""
-    return {name: facts.get(name) for name in ("phase", "version", "since")}
-
-
-def is_batch_unlocked(facts: Mapping[str, JSON]) -> bool:
-    """Whether no change of the batch is under way."""
-    return facts.get("phase") in UNLOCKED_PHASES and not facts.get(ADDS)
-
-
-def is_open_to_adds(facts: Mapping[str, JSON]) -> bool:
-    """Whether no change of a batch is under way, except adds that are in doubt."""
-    return facts.get("phase") in UNLOCKED_PHASES
-
-
-def is_open_to_signed_changes(facts: Mapping[str, JSON]) -> bool:
-    """Whether no edit is under way that may supersede the batch or delete it."""
-    # The phase of an add is "editing" too. Edits begin only when there are no adds. An edit of the
-    # currency makes the batch again.
-    return facts.get("phase") not in ("editing", "making", "deleting") or bool(facts.get(ADDS))
-
-
-UNLOCKED_PHASES = (None, "sent", "draft", "deleted")
+    A write without a response (``Unknown``) keeps the lock: it may have been executed.
+    """
+    try:
+        return (yield call)
+    except (Refused, Unreachable, Conflict) as failure:
+        yield from release()
+        if isinstance(failure, Refused):
+            raise convert_refusal(failure) from None
+        if isinstance(failure, Conflict):  # the upstream batch was superseded in the meantime
+            raise Halted(BEING_CHANGED, retry_after=1) from None
+        raise
 
 
 def call_service_under_batch_lock(
@@ -252,36 +333,129 @@ def call_service_under_batch_lock(
     call: Call,
     convert_refusal: Callable[[Refused], Refused] = lambda refusal: refusal,
 ) -> SubFlow:
-    """Makes the call the batch was locked for; releases the lock if it certainly had no effect.
-
-    A write without a response (``Unknown``) keeps the lock: it may have been executed.
-    """
-    try:
-        return (yield call)
-    except Refused as original_refusal:
-        yield from release_batch_lock(batch)
-        raise convert_refusal(original_refusal) from None
-    except Unreachable:
-        yield from release_batch_lock(batch)
-        raise
-    except Conflict:  # the upstream batch was superseded in the meantime
-        yield from release_batch_lock(batch)
-        raise Halted(BEING_CHANGED, retry_after=1) from None
+    """Like ``call_service_under_lock``, for a change that releases the lock of a loaded batch."""
+    return call_service_under_lock(call, lambda: release_batch_lock(batch), convert_refusal)
 
 
 def release_batch_lock(batch: Batch) -> SubFlow:
-    yield CompareAndSet("batch", batch.id, build_released_facts(batch))
+    yield _build_lock_release(batch)
 
 
-def build_released_facts(batch: Batch) -> dict[str, JSON]:
-    return {"phase": "draft" if batch.is_draft else "sent", "since": None}
+def _build_lock_release(batch: Batch) -> CompareAndSet:
+    facts = {"phase": "draft" if batch.is_draft else "sent", "since": None}
+    return CompareAndSet("batch", batch.id, facts)
 
 
-def build_finished_change_facts(facts: Mapping[str, JSON], phase: str) -> dict[str, JSON]:
-    """Builds the facts that end a change and release the lock."""
-    # The new version makes a request conflict that loaded the batch before the change.
-    return {"phase": phase, "since": None, "version": (facts.get("version") or 0) + 1}
+# Payments that are being added at the service
+
+_IS_ADDED = "is_added"
+"""Marks an add that was executed, but whose payment the response did not identify."""
 
 
-MAX_LOCK_ATTEMPTS = 20
-"""Maximum number of waits for another request; after them the client is asked to retry later."""
+@dataclass(frozen=True, slots=True)
+class Add:
+    """A payment that is being added to a batch, which is locked for it."""
+
+    batch: Batch
+    request: Request
+    body: Mapping[str, JSON]
+
+    @property
+    def name(self) -> str:
+        return self.request.seed
+
+    def load_bodies_of_other_adds(self) -> Generator[Step, Any, list[JSON]]:
+        """Loads the bodies of other adds: under way, in doubt, or answered without an id.
+
+        Also those of clients' signed requests since the batch was loaded.
+        """
+        open_changes = yield LoadFacts(SIGNED_CHANGES_KIND, self.batch.id)
+        signed_adds = yield LoadFacts(SIGNED_ADDS, self.batch.id)
+        facts = yield LoadFacts("batch", self.batch.id)
+        new_names = signed_adds.keys() - self.batch.signed_changes.keys()
+        signed_bodies = [
+            *filter(None, list_open_signed_changes(open_changes)),
+            *(signed_adds[name] for name in new_names),
+        ]
+        return [
+            *(body for name, body in (facts.get(ADDS) or {}).items() if name != self.name),
+            # Their memos are not recorded, so they must not tell them apart.
+            *({**body, "memo": self.body.get("memo")} for body in signed_bodies),
+        ]
+
+    @property
+    def in_doubt_change(self) -> CompareAndSet:
+        """The change that unlocks the batch for other adds while this one is in doubt."""
+        facts = build_finished_change_facts(self.batch.facts, "sent")
+        # This is conditional: if another request has acquired the lock, it must keep it.
+        own_lock = {"phase": "editing", "since": _identify_lock(self.request)}
+        return CompareAndSet("batch", self.batch.id, facts, expected=own_lock)
+
+
+def lock_batch_for_add(add: Add) -> SubFlow:
+    """Locks the batch to add a payment; raises Conflict if it was changed since it was loaded."""
+    adds = add.batch.facts.get(ADDS) or {}
+    # An identical add in doubt may have been executed: this one could pay a second time.
+    if add.body in adds.values():
+        raise Halted(OTHER_IN_DOUBT, retry_after=1)
+    # Recorded with the lock and before the call, so that no add is missed after a crash.
+    facts = {ADDS: {**adds, add.name: add.body}}
+    yield from acquire_batch_lock(
+        add.batch, "editing", add.request, is_unlocked=is_open_to_adds, facts=facts
+    )
+
+
+def store_added_payment_and_unlock(add: Add, entry: Entry) -> SubFlow:
+    """Records the added payment and unlocks the batch, even if the add was in doubt before."""
+    facts, entries = yield from _relock_batch_and_load_facts(add)
+    id_ = entry.get("upstream")
+    # Another add may have loaded the batch since and stored the payment already.
+    other_entries = filter_rows(
+        entries, lambda stored: id_ is None or id_ not in (stored.get("id"), stored.get("upstream"))
+    )
+    remaining_adds = {**facts.get(ADDS, {}), add.name: {**add.body, _IS_ADDED: True}}
+    if id_ is not None:
+        del remaining_adds[add.name]
+    times = dict.fromkeys(("updatedAt", "changed_at"), format_timestamp(add.request.now))
+    facts = {**_build_facts_after_add(facts, remaining_adds), **times}
+    created_ids = [] if id_ else [entry["added_as"]]
+    yield build_batch_record(add.batch.id, facts, chain_rows(other_entries, [entry]), created_ids)
+
+
+def unlock_batch_after_failed_add(add: Add) -> SubFlow:
+    """Unlocks the batch after a payment was not added."""
+    facts, _ = yield from _relock_batch_and_load_facts(add)
+    remaining_adds = {name: body for name, body in facts.get(ADDS, {}).items() if name != add.name}
+    finished_facts = _build_facts_after_add(facts, remaining_adds)
+    # No other request has had the lock, so their loaded batch is current and they need no conflict.
+    if facts.get("since") == _identify_lock(add.request):
+        del finished_facts["version"]
+    yield CompareAndSet("batch", add.batch.id, finished_facts)
+
+
+def _build_facts_after_add(
+    facts: Facts, remaining_adds: Mapping[str, Mapping[str, JSON]]
+) -> dict[str, JSON]:
+    """Builds the facts after an add. Executed adds are stored only while another is in doubt."""
+    is_any_open = any(not body.get(_IS_ADDED) for body in remaining_adds.values())
+    adds = remaining_adds if is_any_open else None
+    return {**build_finished_change_facts(facts, "sent"), ADDS: adds}
+
+
+def _relock_batch_and_load_facts(add: Add) -> SubFlow:
+    """Returns the batch's facts and entries; locks it again if it was unlocked during the doubt."""
+    id_, since = add.batch.id, _identify_lock(add.request)
+    facts = yield LoadFacts("batch", id_)
+    if facts.get("since") == since:
+        return facts, build_entries_from_batch(add.batch, add.request.now)
+
+    def build_lock(facts: Facts) -> CompareAndSet:
+        lock_facts = {"phase": "editing", "since": f"{since} again"}
+        is_unchanged = build_unchanged_batch_condition(facts)
+        return CompareAndSet("batch", id_, lock_facts, expected=is_unchanged)
+
+    try:
+        facts = yield from update_batch_when(id_, is_open_to_adds, build_lock)
+    except Halted:
+        raise Unknown("other changes of the batch are under way") from None
+    return facts, (yield LoadFacts("payments", id_)).get("entries", [])

@@ -1,42 +1,38 @@
-"""Loads batches: the stored state, the service's summary unless it is a draft, and the status."""
+"""Loads batches: the stored state, the service's summary unless it is a draft, and the status.
+
+A service may show a change later than it confirms it. What a draft is made of must not lack a payment
+that was just added, nor have one that was just removed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from functools import partial
 
-from msgspec import structs
-
+from mappings import money, outcome_rules
 from mappings.balances import has_sufficient_funds, parse_balances
-from mappings.banking import build_invalid_field_problem
-from mappings.batch_bodies import (
-    SentPayment,
-    build_unpayable_problem,
-    read_recipients,
-    select_listed_recipient_fields,
-)
-from mappings.batch_views import Batch, Facts, build_batch, drop_nulls, is_draft
+from mappings.batch_views import Batch, build_batch, drop_nulls, is_draft
 from mappings.current import BALANCE_PATH, SUMMARY_PATH
-from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Parallel, SubFlow
+from mappings.dates import parse_instant_or_earliest
+from mappings.effects import JSON, MAX_READ_LAG, Call, CompareAndSet, LoadFacts, Parallel, SubFlow
 from mappings.errors import NOT_FOUND, is_transient
-from mappings.failures import (
-    Conflict,
-    Failure,
-    Invalid,
-    Problem,
-    ProblemList,
-    Refused,
-    Unreachable,
-)
+from mappings.failures import Conflict, Failure, Halted, Invalid, Problem, Refused
 from mappings.lazy_sequences import filter_rows, iterate_field, map_rows, materialize_rows
-from mappings.matching import Entry, Payment, extract_recipient_id, match_payments_with_entries
-from mappings.objects import ARCHIVED, determine_shown_payout_currency
+from mappings.matching import Entry, Payment, list_entry_ids, match_payments_with_entries
+from mappings.objects import Facts
 from mappings.outcome_matching import fetch_if_exists
 from mappings.payloads import extract_batch, find_payments
+from mappings.payment_recipients import add_recipient_details
 
 WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this.")
+NOT_SHOWN_YET = Problem(
+    "internal_server_error",
+    "The service does not show the last changes of this batch yet; nothing was done. Try again later.",
+)
+READ_LAG_RETRY_AFTER_SECONDS = 5
 
 SUMMARIES_PER_CHUNK = 40
 """Maximum number of summaries in memory; each may hold a hundred thousand payments."""
@@ -60,41 +56,28 @@ def load_batch(batch_id: str, payment_ids: Collection[str] | None = None) -> Sub
 
     ``batch_id`` is its first id, or any that it has had at the service. Of a draft, only the payments
     in ``payment_ids`` are loaded, if it has them all. Raises Invalid for a batch deleted through the
-    gateway. The status may be missing: see ``add_missing_status``.
+    gateway. The status may be missing: see ``add_missing_statuses``.
     """
     stored_batch = yield from _load_stored_batch(batch_id, payment_ids)
     summary = None if is_draft(stored_batch.facts) else (yield stored_batch.summary_call)
     return (yield from _build_loaded_batch(stored_batch, summary))
 
 
-def load_created_batch(facts: Facts, entries: Sequence[Entry], response: JSON) -> SubFlow:
-    """Loads a batch just created; calls GET /batch/:id/summary if the response is incomplete."""
-    created = extract_batch(response)
-    id_, payments = str(created["id"]), find_payments(response)
-    batch = build_batch(id_, facts, entries, created, payments)
-    # A create may be answered with no more than the id (contract, section 5).
-    if created.get("status") and created.get("createdAt") and (payments or not entries):
-        return batch
-    try:
-        summary = yield Call("GET", SUMMARY_PATH.format(id=id_))
-    except Failure as failure:
-        # The batch exists: after an error here the client would create, and pay, another.
-        batch = structs.replace(build_batch(id_, facts, entries, {}, None), service_fields=created)
-        # A read of the balance for the status would time out as well.
-        is_open = isinstance(failure, Unreachable)
-        return structs.replace(batch, computed_status="open") if is_open else batch
-    fields = {**created, **drop_nulls(extract_batch(summary))}
-    if (latest_payments := find_payments(summary)) is not None:
-        payments = latest_payments
-    return build_batch(id_, facts, entries, fields, payments)
+def reload_batch(batch: Batch) -> SubFlow:
+    """Completes a batch that was just created: GET /batch/:id/summary.
 
-
-def load_batch_by_given_facts(batch: Batch, facts: Facts) -> SubFlow:
-    """Loads the batch that ``facts`` name (GET /batch/:id/summary), ignoring later stored state."""
-    stored_batch = StoredBatch(batch.id, {**batch.facts, **facts}, batch.entries)
-    # Just created, so that the service may not show it yet.
+    Its facts and entries count, not what is stored later. The service may not show the batch yet.
+    """
+    stored_batch = StoredBatch(batch.id, batch.facts, batch.entries)
     summary = (yield from fetch_if_exists(stored_batch.summary_call.path)) or {}
-    return (yield from _build_loaded_batch(stored_batch, summary))
+    loaded = yield from _build_loaded_batch(stored_batch, summary)
+    return fill_service_fields(loaded, batch.service_fields)
+
+
+def fill_service_fields(batch: Batch, fields: Mapping[str, JSON]) -> Batch:
+    """Adds fields of the response to a write, for which the summary may show no value."""
+    batch.service_fields = {**drop_nulls(fields), **drop_nulls(batch.service_fields)}
+    return batch
 
 
 def load_batches(batch_ids: Sequence[str]) -> SubFlow:
@@ -106,28 +89,25 @@ def load_batches(batch_ids: Sequence[str]) -> SubFlow:
 
 
 def _load_chunk_of_batches(batch_ids: Sequence[str]) -> SubFlow:
-    stored_batches: list[StoredBatch | Invalid] = []
+    results: list[StoredBatch | Batch | Exception] = []
     for batch_id in batch_ids:
         try:
-            stored_batches.append((yield from _load_stored_batch(batch_id)))
+            results.append((yield from _load_stored_batch(batch_id)))
         except Invalid as error:
-            stored_batches.append(error)
+            results.append(error)
     # The summaries of the whole chunk are one parallel step; drafts need no call.
     calls = [
         stored_batch.summary_call
-        for stored_batch in stored_batches
+        for stored_batch in results
         if isinstance(stored_batch, StoredBatch) and not is_draft(stored_batch.facts)
     ]
     answers = iter((yield Parallel(calls)) if calls else [])
-    results: list[Batch | Exception] = []
-    for stored_batch in stored_batches:
-        if isinstance(stored_batch, Invalid):
-            results.append(stored_batch)
-            continue
-        summary = None if is_draft(stored_batch.facts) else next(answers)
-        if not isinstance(summary, Exception):
-            summary = yield from _build_loaded_batch(stored_batch, summary)
-        results.append(summary)
+    for position, stored_batch in enumerate(results):
+        if isinstance(stored_batch, StoredBatch):
+            summary = None if is_draft(stored_batch.facts) else next(answers)
+            if not isinstance(summary, Exception):
+                summary = yield from _build_loaded_batch(stored_batch, summary)
+            results[position] = summary
     return results
 
 
@@ -170,25 +150,38 @@ def _load_stored_batch(requested_id: str, payment_ids: Collection[str] | None = 
 
 def _build_loaded_batch(stored_batch: StoredBatch, summary: JSON) -> SubFlow:
     """Builds a batch from its summary, or from its entries if it is a draft."""
-    if is_draft(stored_batch.facts):
-        entries = yield from add_recipient_details(stored_batch.entries)
-        return build_batch(stored_batch.id, stored_batch.facts, entries, {}, None)
-    payments, entries = find_payments(summary), stored_batch.entries
+    id_, facts, entries = stored_batch.id, stored_batch.facts, stored_batch.entries
+    if is_draft(facts):
+        entries = yield from add_recipient_details(entries)
+        return build_batch(id_, facts, entries, {}, None)
+    payments = find_payments(summary)
     # The ids are stored only once, so all of them must be known.
     if (
-        stored_batch.facts.get("is_new")
+        facts.get("is_new")
         and payments is not None
         and len(payments) >= len(entries)
         and all(iterate_field(payments, "id"))
     ):
         entries = yield from _store_upstream_payment_ids(stored_batch, payments)
-    fields = extract_batch(summary)
-    return build_batch(stored_batch.id, stored_batch.facts, entries, fields, payments)
+    return build_batch(id_, facts, entries, extract_batch(summary), payments)
 
 
 def _store_upstream_payment_ids(stored_batch: StoredBatch, payments: Sequence[Payment]) -> SubFlow:
-    """Stores which upstream payment each entry of a draft has become, after its submission."""
-    matched_entries = _match_draft_entries(stored_batch, payments)
+    """Stores which upstream payment each entry of a draft has become, after its submission.
+
+    They are matched by recipient and amount.
+    """
+    # Entries with ids are matched by id, but these ids are not the service's yet.
+    unnamed_entries = map_rows(
+        lambda entry: {**entry, "id": None, "upstream": None, "ours": entry["id"]},
+        stored_batch.entries,
+    )
+    currency = stored_batch.facts.get("currency")
+    pairs = match_payments_with_entries(payments, unnamed_entries, currency)
+    matched_pairs = filter_rows(pairs, lambda pair: pair[1] is not None)
+    matched_entries = materialize_rows(
+        map_rows(lambda pair: _set_matched_ids(*pair), matched_pairs)
+    )
 
     def build_redirect(entry: Entry) -> CompareAndSet:
         facts = {"id": entry["id"], "batch": stored_batch.id, "createdAt": entry.get("createdAt")}
@@ -203,151 +196,141 @@ def _store_upstream_payment_ids(stored_batch: StoredBatch, payments: Sequence[Pa
     return matched_entries
 
 
-def _match_draft_entries(stored_batch: StoredBatch, payments: Sequence[Payment]) -> Sequence[Entry]:
-    """Returns a draft's entries with their ids at the service, matched by recipient and amount."""
-    entries = map_rows(_hide_entry_ids_from_matching, stored_batch.entries)
-    pairs = match_payments_with_entries(payments, entries, stored_batch.facts.get("currency"))
-    matched_pairs = filter_rows(pairs, lambda pair: pair[1] is not None)
-    return materialize_rows(map_rows(lambda pair: _set_matched_ids(*pair), matched_pairs))
-
-
-def _hide_entry_ids_from_matching(entry: Entry) -> Entry:
-    # Entries with ids are matched by id, but these ids are not the service's yet.
-    return {**entry, "id": None, "upstream": None, "ours": entry["id"]}
-
-
 def _set_matched_ids(payment: Payment, entry: Entry) -> Entry:
     # From now on the service shows what ``told`` has.
     fields = {name: value for name, value in entry.items() if name not in ("ours", "told")}
     return {**fields, "id": entry["ours"], "upstream": payment["id"]}
 
 
-def add_recipient_details(entries: Sequence[Entry]) -> SubFlow:
-    """Calls GET /recipients/:id for each recipient of which only the id is known."""
-    unknown = [entry for entry in entries if "name" not in entry["recipient"]]
-
-    def select_details(answer: Any) -> dict[str, JSON]:
-        if isinstance(answer, Exception):
-            return {}
-        return select_listed_recipient_fields(answer["recipient"])
-
-    ids = filter(None, map(extract_recipient_id, unknown))
-    recipients = yield from read_recipients(ids, select_details)
-    if not recipients:
-        return entries
-
-    def add_details(entry: Entry) -> Entry:
-        details = recipients.get(extract_recipient_id(entry), {})
-        return {**entry, "recipient": {**details, **entry["recipient"]}}
-
-    return materialize_rows(map_rows(add_details, entries))
+# Changes that the service does not show yet
 
 
-MAX_RECIPIENTS = 1000
-"""Number of recipients that an edit of a draft reads: its client waits for them."""
+def build_read_lag_failure() -> Halted:
+    return Halted(NOT_SHOWN_YET, retry_after=READ_LAG_RETRY_AFTER_SECONDS)
 
 
-def add_recipients_of_draft_payments(
-    payments: Sequence[SentPayment], entries: Sequence[Entry]
-) -> SubFlow:
-    """Completes the entries of payments added to a draft: GET /recipients/:id.
+def has_last_changes(
+    batch: Batch, signed_adds: Sequence[Mapping[str, JSON]], now: datetime
+) -> bool:
+    """Whether the summary shows the changes that were made so recently that it may lack them."""
+    is_changed = is_recently_changed(batch, now)
+    is_removed = _is_recent(batch.facts.get("removed_at"), now)
+    recent_adds = [added for added in signed_adds if _is_recent(added.get("changed_at"), now)]
+    if not (is_changed or is_removed or recent_adds):
+        return True
+    # Payments that were not requested as legacy ones.
+    others = [payment for payment in batch.payments if payment["asked_side"] is None]
+    if is_changed and not (
+        len(batch.payments) - len(others) >= len(batch.entries)
+        and all(map(_has_requested_amount, batch.payments))
+    ):
+        return False
+    if is_removed and len(others) > len(signed_adds):
+        return False
+    for added in recent_adds:
+        is_same = partial(
+            outcome_rules.is_payment_of_add, sent=added, batch_currency=batch.currency
+        )
+        if (payment := next(filter(is_same, others), None)) is None:
+            return False
+        others.remove(payment)
+    return True
 
-    The service would refuse a payment to a recipient that does not exist or cannot be paid, but it
-    gets the payments of a draft only later. Raises Invalid for them. If the payments have more than
-    ``MAX_RECIPIENTS`` recipients, none is read, and the service refuses them later.
+
+def is_recently_changed(batch: Batch, now: datetime) -> bool:
+    """Whether legacy requests changed the batch so recently that the summary need not show it."""
+    return _is_recent(batch.facts.get("changed_at") or batch.facts.get("updatedAt"), now)
+
+
+def require_payments_shown(batch: Batch, ids: Iterable[str], now: datetime) -> None:
+    """Raises Halted if one of these payments, which the summary does not show, was just added."""
+    if not is_recently_changed(batch, now) or not (unknown_ids := frozenset(ids)):
+        return
+    if any(not unknown_ids.isdisjoint(list_entry_ids(entry)) for entry in batch.entries):
+        raise build_read_lag_failure()
+
+
+def build_entries_from_batch(batch: Batch, now: datetime) -> Sequence[Entry]:
+    """Builds an entry for every payment of a batch, including those created elsewhere.
+
+    They are the stored ones if the summary does not show the last changes yet.
     """
-
-    def select_details(answer: Any) -> JSON:
-        if isinstance(answer, Refused) and answer.status == 404:
-            return None
-        if isinstance(answer, Exception):
-            raise answer
-        recipient = answer["recipient"]
-        currency = determine_shown_payout_currency(recipient)
-        return select_listed_recipient_fields(recipient), currency
-
-    if not (ids := _list_recipients_unless_many(entries)):
-        return entries
-    details_by_id = yield from read_recipients(ids, select_details)
-    problems = ProblemList()
-    for payment, entry in zip(payments, entries, strict=True):
-        details = details_by_id[extract_recipient_id(entry)]
-        if problem := _find_recipient_problem(payment.recipient_field, details):
-            problems.add_problem(problem)
-    if problems:
-        raise Invalid(*problems, omitted_count=problems.more)
-
-    def add_details(entry: Entry) -> Entry:
-        recipient, currency = details_by_id[extract_recipient_id(entry)]
-        told = dict(_INITIAL_PAYMENT_FIELDS)
-        if entry.get("sourceAmount"):
-            # It arrives in the currency of the recipient's primary account.
-            told["targetCurrency"] = currency
-        return {**entry, "recipient": recipient, "told": told}
-
-    return materialize_rows(map_rows(add_details, entries))
+    if not has_last_changes(batch, (), now):
+        return batch.entries
+    return map_rows(_build_payment_entry, batch.payments)
 
 
-def _list_recipients_unless_many(entries: Sequence[Entry]) -> list[JSON]:
-    """Lists the ids of the entries' recipients, each once; none if there are very many."""
-    ids = dict[JSON, None]()
-    for entry in entries:
-        ids[extract_recipient_id(entry)] = None
-        if len(ids) > MAX_RECIPIENTS:
-            return []
-    return list(ids)
+_ENTRY_FIELDS = (
+    "id",
+    "upstream",
+    "added_as",
+    "recipient",
+    "sourceAmount",
+    "memo",
+    "createdAt",
+    "updatedAt",
+)
 
 
-def _find_recipient_problem(field: str, details: JSON) -> Problem | None:
-    if details is None:
-        return build_invalid_field_problem(field, "names no recipient")
-    recipient, _currency = details
-    is_payable = recipient.get("status") not in ("suspended", ARCHIVED)
-    return None if is_payable else build_unpayable_problem(field)
+def _build_payment_entry(payment: Payment) -> Entry:
+    entry = {name: payment[name] for name in _ENTRY_FIELDS if payment.get(name) is not None}
+    if (method := payment.get("method")) and not entry["recipient"].get("payoutMethod"):
+        entry["recipient"] = {**entry["recipient"], "payoutMethod": method}
+    side = payment.get("asked_side") or ("source" if payment.get("sourceAmount") else "target")
+    # If the source amount was requested, the service has computed the target amount.
+    if payment.get("targetAmount") and side == "target":
+        entry |= {name: payment[name] for name in ("targetAmount", "targetCurrency")}
+        entry.pop("sourceAmount", None)
+    for name in ("sourceAmount", "targetAmount"):
+        if name in entry:
+            entry[name] = money.format_amount_unless_text(entry[name])  # it will be sent as text
+    return entry
 
 
-_INITIAL_PAYMENT_FIELDS = {"memo": "", "compliance": {"status": "pending", "checkedAt": None}}
-"""What a service shows of a payment that was just added, if it has no memo."""
+def _has_requested_amount(payment: Payment) -> bool:
+    side = payment["asked_side"]
+    return side is None or (
+        money.parse_amount(payment[f"{side}Amount"]) == money.parse_amount(payment["asked_amount"])
+    )
+
+
+def _is_recent(time: JSON, now: datetime) -> bool:
+    """Whether a change was made so recently that the summary need not show it."""
+    # There is no time if the batch was never changed through the gateway.
+    return now - parse_instant_or_earliest(time) < MAX_READ_LAG
 
 
 # Status by balance
 
 
-def add_missing_status(batch: Batch) -> SubFlow:
-    """Adds the status; calls GET /balance only if neither service nor stored state gives it."""
-    (completed,) = yield from add_missing_statuses([batch])
-    return completed
-
-
 def add_missing_statuses(batches: Sequence[Batch]) -> SubFlow:
-    """Like ``add_missing_status``, with one call for all batches."""
-    if all(batch.status for batch in batches):
-        return batches
-    try:
-        balances = parse_balances((yield Call("GET", BALANCE_PATH)))
-    except Failure:
-        balances = None  # a batch is shown as open rather than not at all
-    return [set_missing_status_by_balance(batch, balances) for batch in batches]
+    """Adds statuses; calls GET /balance only if neither service nor stored state gives one."""
+    if not all(batch.status for batch in batches):
+        # Without the balance, a batch is shown as open rather than not at all.
+        balances = yield from fetch_balances_or_none()
+        for batch in batches:
+            set_missing_status_by_balance(batch, balances)
 
 
-def fetch_balances_for_status_filter() -> SubFlow:
-    """Calls GET /balance, for a filter by status; None if the service refuses the call.
+def fetch_balances_or_none(*, is_required: bool = False) -> SubFlow:
+    """Calls GET /balance; returns None if that fails.
 
-    Raises a transient failure: without the balance the list would lack batches.
+    With ``is_required``, raises a transient failure: a list by status would lack batches.
     """
     try:
         return parse_balances((yield Call("GET", BALANCE_PATH)))
     except Failure as failure:
-        if is_transient(failure):
+        if is_required and is_transient(failure):
             raise
         return None
 
 
 def set_missing_status_by_balance(
     batch: Batch, balances: Sequence[Mapping[str, JSON]] | None
-) -> Batch:
+) -> None:
     """Sets a missing status: pending if the known balances do not cover the batch, else open."""
-    if batch.status:
-        return batch
-    has_funds = balances is None or has_sufficient_funds(balances, batch.payments, batch.currency)
-    return structs.replace(batch, computed_status="open" if has_funds else "pending")
+    if not batch.status:
+        has_funds = balances is None or has_sufficient_funds(
+            balances, batch.payments, batch.currency
+        )
+        batch.computed_status = "open" if has_funds else "pending"

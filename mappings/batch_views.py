@@ -15,20 +15,22 @@ when an edited batch is submitted again. The fact ``phase`` is the batch's state
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import NamedTuple
 
-import msgspec
-from msgspec import structs
-
-from mappings import current, legacy, money
+from mappings import current, legacy, money, paging
 from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
 from mappings.effects import JSON, CompareAndSet
 from mappings.fields import FieldTable, declare_field_set_in_code, declare_read_only_fields
 from mappings.lazy_sequences import iterate_field, map_rows, materialize_rows
 from mappings.matching import Entry, Payment, match_payments_with_entries
-
-Facts = Mapping[str, JSON]
+from mappings.objects import (
+    Facts,
+    build_legacy_payment,
+    choose_legacy_recipient_status,
+    format_payout_method_display,
+)
 
 LEGACY_STATUSES = frozenset({"open", "pending", "processing", "accepted", "complete"})
 ENDED_STATUSES = frozenset({"processed", "failed"})
@@ -71,30 +73,65 @@ class PaymentRef(NamedTuple):
     position: int
 
 
-class Batch(msgspec.Struct, frozen=True):
+@dataclass(eq=False, slots=True)
+class Batch:
     """A batch: its stored state, the service's data and its payments.
 
-    ``service_fields`` is the service's batch object, empty for a draft. ``computed_status`` is the
-    status by the merchant's balance, set if neither service nor gateway knows one.
-    ``has_known_payments`` is False for a batch created elsewhere whose payments the service does
-    not show. ``has_lock``: whether this request acquired the batch's lock before it loaded the
-    batch. ``signed_changes`` are the changes with a client's own signature, or for an add the
-    payments that they have added; loaded before the batch.
+    ``service_fields`` is the service's batch object, empty for a draft. ``rows`` are the payments
+    as the service shows them, until they are read; None if it does not show them.
+    ``computed_status`` is the status by the merchant's balance, set if neither service nor gateway
+    knows one. ``has_known_payments`` is False for a batch created elsewhere whose payments the
+    service does not show. ``has_lock``: whether this request acquired the batch's lock before it
+    loaded the batch. ``signed_changes`` are the changes with a client's own signature, or for an add
+    the payments that they have added; loaded before the batch.
     """
 
     id: str
     facts: Facts
     entries: Sequence[Entry]
     service_fields: Mapping[str, JSON]
-    merged_payments: MergedPayments
+    rows: Sequence[Payment] | None
     computed_status: str | None = None
     has_known_payments: bool = True
     has_lock: bool = False
-    signed_changes: Facts = {}
+    signed_changes: Facts = field(default_factory=dict)
+    _is_merged: bool = False
 
     @property
     def payments(self) -> Sequence[Payment]:
-        return self.merged_payments.payments
+        """The payments of the service merged with the stored entries, on first use."""
+        if not self._is_merged:
+            # Replaced, which frees the memory of what the service has shown.
+            self.rows, self._is_merged = materialize_rows(self._merge_payments()), True
+        return self.rows  # type: ignore[return-value] # merged
+
+    def _merge_payments(self) -> Sequence[Payment]:
+        shared = self.shared_payment_fields
+        if self.rows is None:
+            return map_rows(
+                lambda entry: _merge_payment_with_request(entry.get("told") or {}, entry, shared),
+                self.entries,
+            )
+        pairs = match_payments_with_entries(self.rows, self.entries, shared.currency)
+        return map_rows(lambda pair: _merge_payment_with_request(pair[0], pair[1], shared), pairs)
+
+    @property
+    def payment_count(self) -> int:
+        return len(self.entries if self.rows is None else self.rows)
+
+    @property
+    def amount(self) -> Decimal | None:
+        """The sum of the source amounts; None if one of them is not known."""
+        # Merging all payments is expensive, so the service's own amounts are tried first.
+        total = None if self.rows is None else _sum_source_amounts(self.rows)
+        return _sum_source_amounts(self.payments) if total is None else total
+
+    @property
+    def shared_payment_fields(self) -> _SharedFields:
+        fields = {**self.facts, **drop_nulls(self.service_fields), "sentAt": self.send_time}
+        times = ("createdAt", "updatedAt", "sentAt", "completedAt")
+        batch_object = {**{name: fields.get(name) for name in times}, "id": self.id}
+        return _SharedFields(self.currency, batch_object, _is_recreated(self.facts))
 
     @property
     def upstream_id(self) -> str:
@@ -152,19 +189,16 @@ class Batch(msgspec.Struct, frozen=True):
         None indexes all payments, which takes less memory than a very large set of ids.
         """
         return {
-            key: PaymentRef(payment["id"], payment.get("upstream"), position)
+            str(id_): PaymentRef(payment["id"], payment.get("upstream"), position)
             for position, payment in enumerate(self.payments)
-            # The two ids are mostly the same.
-            for key in dict.fromkeys(
-                str(id_) for id_ in (payment.get("upstream"), payment["id"]) if id_
-            )
-            if ids is None or key in ids
+            for id_ in {payment.get("upstream"), payment["id"]}  # mostly the same
+            if id_ and (ids is None or str(id_) in ids)
         }
 
     def find_payment(self, payment_id: str) -> Payment | None:
-        """Finds a payment by the client's id or the service's."""
+        """Finds a payment by the client's id, the service's, or the one it was added as."""
         for payment in self.payments:
-            if payment_id in (payment["id"], payment.get("upstream")):
+            if payment_id in (payment["id"], payment.get("upstream"), payment["added_as"]):
                 return payment
         return None
 
@@ -191,74 +225,16 @@ def derive_batch_status(find_field: Callable[[str], JSON]) -> str | None:
     return "processing" if find_field("sentAt") or find_field("started") else None
 
 
-class _SharedBatchFields(NamedTuple):
+class _SharedFields(NamedTuple):
     """The fields that a batch's payments take from it, computed once for all of them."""
 
     currency: JSON
     batch_object: Mapping[str, JSON]
-    is_recreated: bool = False
-
-    @classmethod
-    def from_batch(cls, batch: Batch) -> _SharedBatchFields:
-        fields = {**batch.facts, **drop_nulls(batch.service_fields), "sentAt": batch.send_time}
-        times = ("createdAt", "updatedAt", "sentAt", "completedAt")
-        batch_object = {**{name: fields.get(name) for name in times}, "id": batch.id}
-        return cls(batch.currency, batch_object, _is_recreated(batch.facts))
-
-
-class MergedPayments:
-    """A batch's payments: the service's payments merged with the stored entries, on first use."""
-
-    __slots__ = ("_batch", "_entries", "_merged", "_service_payments")
-
-    def __init__(
-        self,
-        service_payments: Sequence[Payment] | None,
-        entries: Sequence[Entry],
-        batch: _SharedBatchFields,
-    ) -> None:
-        self._service_payments = service_payments
-        self._entries = entries
-        self._batch = batch
-        self._merged: Sequence[Payment] | None = None
-
-    def __len__(self) -> int:
-        if self._merged is not None:
-            return len(self._merged)
-        return len(self._entries if self._service_payments is None else self._service_payments)
-
-    @property
-    def payments(self) -> Sequence[Payment]:
-        if self._merged is None:
-            self._merged = materialize_rows(self._merge())
-            self._service_payments, self._entries = None, ()  # frees the memory of both sources
-        return self._merged
-
-    def _merge(self) -> Sequence[Payment]:
-        batch = self._batch
-        if self._service_payments is None:
-            return map_rows(
-                lambda entry: _merge_payment_with_request(entry.get("told") or {}, entry, batch),
-                self._entries,
-            )
-        pairs = match_payments_with_entries(self._service_payments, self._entries, batch.currency)
-        return map_rows(lambda pair: _merge_payment_with_request(pair[0], pair[1], batch), pairs)
-
-    @property
-    def amount(self) -> Decimal | None:
-        """The sum of the source amounts; None if one of them is not known."""
-        # Merging all payments is expensive, so the service's own amounts are tried first.
-        total = None
-        if self._service_payments is not None:
-            total = _sum_source_amounts(self._service_payments)
-        return _sum_source_amounts(self.payments) if total is None else total
+    is_recreated: bool
 
 
 def _sum_source_amounts(payments: Sequence[Payment]) -> Decimal | None:
     return money.sum_amounts(iterate_field(payments, "sourceAmount"))
-
-
-_NO_PAYMENTS = MergedPayments((), (), _SharedBatchFields(None, {}))
 
 
 def build_batch(
@@ -272,20 +248,19 @@ def build_batch(
 
     If the service does not show its payments (``payments`` is None), they are the requested ones.
     """
-    fields = restore_original_batch_fields(facts, fields)
-    batch = Batch(batch_id, facts, entries, fields, _NO_PAYMENTS)
-    # Some services give the currency only in the payments.
-    if payments and batch.currency is None and (currency := _derive_source_currency(payments)):
-        fields = {**fields, "currency": currency}
-        batch = structs.replace(batch, service_fields=fields)
-    if batch.status == "complete" and not (fields.get("completedAt") or facts.get("completedAt")):
-        fields = {**fields, "completedAt": _find_latest_processed_time(payments or ())}
-        batch = structs.replace(batch, service_fields=fields)
-    merged_payments = MergedPayments(payments, entries, _SharedBatchFields.from_batch(batch))
-    has_known_payments = payments is not None or bool(facts and not facts.get("elsewhere"))
-    return structs.replace(
-        batch, merged_payments=merged_payments, has_known_payments=has_known_payments
+    batch = Batch(
+        batch_id, facts, entries, restore_original_batch_fields(facts, fields), rows=payments
     )
+    batch.has_known_payments = payments is not None or bool(facts and not facts.get("elsewhere"))
+    # Some services give the currency only in the payments.
+    if payments and batch.currency is None:
+        currency = _derive_source_currency(payments)
+        batch.service_fields = {**batch.service_fields, "currency": currency}
+    has_time = batch.service_fields.get("completedAt") or facts.get("completedAt")
+    if batch.status == "complete" and not has_time:
+        completed_at = _find_latest_processed_time(payments or ())
+        batch.service_fields = {**batch.service_fields, "completedAt": completed_at}
+    return batch
 
 
 def _find_latest_processed_time(payments: Sequence[Payment]) -> JSON:
@@ -322,11 +297,11 @@ def _derive_source_currency(payments: Sequence[Payment]) -> JSON:
 
 def build_requested_payment(batch: Batch, payment: Payment, entry: Entry) -> Payment:
     """Builds a payment from the client's request, for use if the summary cannot be read."""
-    return _merge_payment_with_request(payment, entry, _SharedBatchFields.from_batch(batch))
+    return _merge_payment_with_request(payment, entry, batch.shared_payment_fields)
 
 
 def _merge_payment_with_request(
-    payment: Payment, entry: Entry | None, batch: _SharedBatchFields
+    payment: Payment, entry: Entry | None, batch: _SharedFields
 ) -> Payment:
     """Completes the service's payment with requested values, and with computed ones if possible."""
     requested = _relabel_target_as_source_amount(entry or {}, payment, batch)
@@ -335,7 +310,9 @@ def _merge_payment_with_request(
     merged["id"] = requested.get("id") or payment.get("id")
     merged["upstream"] = payment.get("id") or requested.get("upstream")
     merged["added_as"] = requested.get("added_as")
-    merged["asked_side"] = side = _derive_fixed_side(requested)
+    # The side whose amount the client fixed.
+    side = next((side for side in ("source", "target") if requested.get(f"{side}Amount")), None)
+    merged["asked_side"] = side
     # The service may not show the last change yet.
     merged["asked_amount"] = requested.get(f"{side}Amount")
     merged["asked_currency"] = requested.get("targetCurrency") if side == "target" else None
@@ -353,8 +330,14 @@ def _merge_payment_with_request(
                 merged[name] = money.normalize_amount(merged[name])
     if merged.get("sourceCurrency") is None:
         merged["sourceCurrency"] = batch.currency
-    if merged.get("targetCurrency") in (None, merged["sourceCurrency"]):
-        _copy_amount_in_same_currency(merged)
+    # Without a target currency, the received amount is not known.
+    if (
+        merged["targetCurrency"] is not None
+        and merged["targetCurrency"] == merged["sourceCurrency"]
+    ):
+        for name, other in (("sourceAmount", "targetAmount"), ("targetAmount", "sourceAmount")):
+            if merged[name] is None:
+                merged[name] = merged[other]
     extra, shared = payment.get("batch"), batch.batch_object
     merged["batch"] = {**shared, **drop_nulls(extra), "id": shared["id"]} if extra else shared
     # The service's dates of a batch that was submitted again are those of the last submission.
@@ -364,9 +347,7 @@ def _merge_payment_with_request(
     return merged
 
 
-def _relabel_target_as_source_amount(
-    entry: Entry, payment: Payment, batch: _SharedBatchFields
-) -> Entry:
+def _relabel_target_as_source_amount(entry: Entry, payment: Payment, batch: _SharedFields) -> Entry:
     """Turns a target amount in the batch's own currency into a source amount.
 
     Exactly this amount is paid, but the recipient may receive another currency. The target amount
@@ -379,14 +360,7 @@ def _relabel_target_as_source_amount(
     return {**entry, **source}
 
 
-def _derive_fixed_side(entry: Entry) -> str | None:
-    """Returns the side whose amount the client fixed, ``source`` or ``target``; None if unknown."""
-    if entry.get("sourceAmount"):
-        return "source"
-    return "target" if entry.get("targetAmount") else None
-
-
-def _set_source_or_target_amount(payment: Payment, entry: Entry, batch: _SharedBatchFields) -> None:
+def _set_source_or_target_amount(payment: Payment, entry: Entry, batch: _SharedFields) -> None:
     """Assigns ``amount`` and ``currency`` (current interface, section 4.3) to source or target."""
     amount, currency = payment.get("amount"), payment.get("currency")
     if amount is None:
@@ -400,16 +374,6 @@ def _set_source_or_target_amount(payment: Payment, entry: Entry, batch: _SharedB
     for name, value in ((f"{side}Amount", amount), (f"{side}Currency", currency)):
         if payment.get(name) is None:
             payment[name] = value
-
-
-def _copy_amount_in_same_currency(payment: Payment) -> None:
-    """Copies an amount to the other side if both have the same currency."""
-    # Without a target currency, the received amount is not known.
-    if payment.get("targetCurrency") is None:
-        return
-    for side, other_side in (("sourceAmount", "targetAmount"), ("targetAmount", "sourceAmount")):
-        if payment.get(side) is None:
-            payment[side] = payment.get(other_side)
 
 
 def drop_nulls(fields: Mapping[str, JSON]) -> dict[str, JSON]:
@@ -431,3 +395,89 @@ def build_batch_record(
     return CompareAndSet(
         "batch", batch_id, facts, linked=(entries_record,), created_ids=created_ids
     )
+
+
+# Answers
+
+
+def build_legacy_batch(batch: Batch) -> dict[str, JSON]:
+    """Builds a ``Batch`` (legacy interface, section 2)."""
+    answer = BATCH.translate_to_legacy(
+        {**batch.facts, **drop_nulls(batch.service_fields), "id": batch.id}
+    )
+    shown = batch.service_fields
+    amount, count = money.normalize_amount(shown.get("amount")), shown.get("totalPayments")
+    if batch.has_known_payments:
+        # The sum agrees with the payments that the client sees; the service's total may not.
+        count, total = batch.payment_count, batch.amount
+        amount = amount if total is None else money.format_amount(total)
+    answer |= {"status": batch.status, "sentAt": batch.send_time, "currency": batch.currency}
+    return {**answer, "amount": amount, "totalPayments": count}
+
+
+def build_batch_list_item(batch: Batch) -> dict[str, JSON]:
+    """Builds a ``ListedBatch``, whose payments may not have been read."""
+    answer, shown = build_legacy_batch(batch), batch.service_fields
+    if (deal_id := shown.get("dealId")) is not None:
+        answer["dealId"] = deal_id
+    # A list shows only totals; no payments here means that none were read.
+    if not batch.payment_count and shown.get("totalPayments") is not None:
+        answer["totalPayments"] = shown["totalPayments"]
+        if (amount := money.parse_amount(shown.get("amount"))) is not None:
+            answer["amount"] = money.format_amount(amount)
+    return answer
+
+
+def build_legacy_batch_with_payments(
+    batch: Batch, recipient_facts: Mapping[str, JSON]
+) -> dict[str, JSON]:
+    """Builds the answer to a batch read by id, with all of its payments on one page."""
+    items = materialize_rows(
+        map_rows(lambda payment: build_payment_list_item(payment, recipient_facts), batch.payments)
+    )
+    meta = paging.build_meta(1, min(len(items), 1), len(items))
+    return {**build_legacy_batch(batch), "payments": {"payments": items, "meta": meta}}
+
+
+def build_payment_list_item(
+    payment: Payment, recipient_facts: Mapping[str, JSON]
+) -> dict[str, JSON]:
+    """Builds a payment of a batch listing, with its reduced recipient.
+
+    ``recipient_facts`` are the stored facts of recipients, by id: their status derives from them.
+    """
+    recipient = payment.get("recipient") or {}
+    # The stored recipient is as it was when the payment was requested, so it comes second.
+    method = payment.get("method") or recipient.get("payoutMethod")
+    return {
+        **build_legacy_payment(payment, build_reduced_recipient(recipient, recipient_facts)),
+        "method": method,
+        "methodDisplay": format_payout_method_display(method),
+        "isSupplyPayment": bool(payment.get("isSupplyPayment")),
+    }
+
+
+def iterate_recipient_ids(payments: Sequence[Payment]) -> Iterator[str]:
+    """Iterates over the recipient ids of the payments that show one."""
+    recipients = (recipient or {} for recipient in iterate_field(payments, "recipient"))
+    return (str(recipient["id"]) for recipient in recipients if recipient.get("id"))
+
+
+def build_reduced_recipient(
+    recipient: Mapping[str, JSON], recipient_facts: Mapping[str, JSON]
+) -> dict[str, JSON]:
+    """Builds the reduced recipient of batch listings."""
+    country = extract_recipient_country(recipient)
+    facts = recipient_facts.get(str(recipient.get("id")), {})
+    return {
+        **{name: recipient.get(name) for name in ("id", "referenceId", "email", "name")},
+        "status": choose_legacy_recipient_status(recipient, facts),
+        "country": country,
+        "countryCode": country,
+    }
+
+
+def extract_recipient_country(recipient: Mapping[str, JSON]) -> JSON:
+    """Returns the country of a recipient, reduced or in full; None if it has none."""
+    country = recipient.get("country") or recipient.get("countryCode")
+    return country or (recipient.get("address") or {}).get("country")

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 
-from msgspec import structs
-
-from mappings import batch_bodies, batch_lists, legacy, outcome_rules, payment_bodies
+from mappings import batch_bodies, batch_lists, legacy, outcome_rules
 from mappings.balances import parse_balances
 from mappings.banking import build_empty_field_problem
-from mappings.batch_answers import (
-    build_legacy_batch,
-    build_legacy_batch_with_payments,
-    iterate_recipient_ids,
-)
 from mappings.batch_bodies import collect_sent_payments
 from mappings.batch_changes import edit_batch_payments, list_payment_ids_to_load
 from mappings.batch_locks import (
@@ -30,22 +23,27 @@ from mappings.batch_locks import (
 )
 from mappings.batch_reads import (
     WRONG_STATUS,
-    add_missing_status,
+    add_missing_statuses,
+    fill_service_fields,
     load_batch,
     load_batches,
-    load_created_batch,
+    reload_batch,
     require_batch_not_superseded,
     set_missing_status_by_balance,
 )
 from mappings.batch_views import (
     Batch,
+    build_batch,
     build_batch_record,
+    build_legacy_batch,
+    build_legacy_batch_with_payments,
     drop_nulls,
+    iterate_recipient_ids,
     restore_original_batch_fields,
 )
 from mappings.current import BALANCE_PATH
-from mappings.dates import parse_instant_or_earliest
-from mappings.drafts import format_timestamp, require_not_started, submit_draft
+from mappings.dates import format_timestamp
+from mappings.drafts import require_not_started, submit_draft
 from mappings.effects import (
     Answer,
     Call,
@@ -57,13 +55,13 @@ from mappings.effects import (
     SubFlow,
 )
 from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field
-from mappings.failures import Failure, Invalid, NoSuchOperation, Refused
-from mappings.ids import build_legacy_ids_load, derive_deterministic_id
+from mappings.failures import Failure, Invalid, NoSuchOperation, Refused, Unreachable
+from mappings.ids import derive_deterministic_id
 from mappings.lazy_sequences import map_rows, materialize_rows
-from mappings.list_filters import Filters
 from mappings.outcome_matching import fetch_if_exists
 from mappings.paging import parse_page_params
-from mappings.payloads import extract_batch
+from mappings.payloads import extract_batch, find_payments
+from mappings.payment_recipients import load_recipient_facts, resolve_recipients
 from mappings.start_checks import check_start_and_list_notices, has_start_changed_batch_amount
 from mappings.summaries import build_summary
 
@@ -82,41 +80,48 @@ def create_batch(request: Request) -> Flow:
     named_recipients = batch_bodies.NamedRecipients()
     request.raise_if_invalid(
         chain(
-            batch_bodies.validate_source_currency(body, request.problems),
-            batch_bodies.validate_payments(sent_payments, named_recipients),
+            batch_bodies.validate_source_currency(body, sent_payments, request.problems),
+            batch_bodies.validate_new_payments(sent_payments, named_recipients),
         )
     )
-    currency = str(batch_bodies.derive_batch_currency(body))
-    find_recipient = yield from batch_bodies.resolve_recipients(
-        sent_payments, currency, named_recipients
-    )
+    currency = str(batch_bodies.find_batch_currency(body))
+    find_recipient = yield from resolve_recipients(sent_payments, currency, named_recipients)
     build_entry = partial(batch_bodies.build_entry_from_body, find_recipient)
     entries = materialize_rows(map_rows(build_entry, body.get("payments") or []))
     memo, description = request.options.send_memo, body.get("description")
-    payload = payment_bodies.build_batch_body(currency, description, entries, memo=memo)
-    field_names = payment_bodies.FieldNames(
+    payload = batch_bodies.build_batch_body(currency, description, entries, memo=memo)
+    field_names = batch_bodies.FieldNames(
         _CREATE_FIELD_NAMES,
         {"payments": sent_payments},
-        payment_bodies.map_payment_field_names_to_client,
+        batch_bodies.map_payment_field_names_to_client,
     )
     try:
         response = yield outcome_rules.build_batch_creation_call(payload, field_names)
     except Refused as refusal:
         raise convert_not_found_to_invalid_field(refusal) from None
-    created = extract_batch(response)
+    created, now = extract_batch(response), format_timestamp(request.now)
     facts = {
         "phase": "sent",
         "version": 1,
         "upstream": created["id"],
         "currency": currency,
         "description": description,
-        "createdAt": created.get("createdAt") or format_timestamp(request.now),
-        "updatedAt": created.get("updatedAt") or format_timestamp(request.now),
-        "changed_at": format_timestamp(request.now),
+        "createdAt": created.get("createdAt") or now,
+        "updatedAt": created.get("updatedAt") or now,
+        "changed_at": now,
     }
     yield build_batch_record(created["id"], facts, entries)
-    batch = yield from load_created_batch(facts, entries, response)
-    return Answer({"batch": build_legacy_batch((yield from add_missing_status(batch)))})
+    batch = build_batch(created["id"], facts, entries, created, find_payments(response))
+    # A create may be answered with no more than the id (contract, section 5).
+    if not (created.get("status") and created.get("createdAt") and (batch.rows or not entries)):
+        try:
+            batch = yield from reload_batch(batch)
+        except Failure as failure:
+            # The batch exists: after an error here the client would create, and pay, another. A
+            # read of the balance for the status would time out as well.
+            batch.computed_status = "open" if isinstance(failure, Unreachable) else None
+    yield from add_missing_statuses([batch])
+    return Answer({"batch": build_legacy_batch(batch)})
 
 
 _CREATE_FIELD_NAMES = {
@@ -135,8 +140,12 @@ def read_batch(request: Request) -> Flow:
     GET /batch/:id/summary
     GET /balance            if the service gives no status, as for a draft
     """
-    batch = yield from add_missing_status((yield from load_batch(request.ids["id"])))
-    facts = yield from batch_bodies.load_recipient_facts(iterate_recipient_ids(batch.payments))
+    return (yield from _answer_with_payments((yield from load_batch(request.ids["id"]))))
+
+
+def _answer_with_payments(batch: Batch) -> Flow:
+    yield from add_missing_statuses([batch])
+    facts = yield from load_recipient_facts(iterate_recipient_ids(batch.payments))
     return Answer({"batch": build_legacy_batch_with_payments(batch, facts)})
 
 
@@ -155,16 +164,7 @@ def list_batches(request: Request) -> Flow:
     """
     batch_facts = yield LoadFacts("batch")
     rows = yield from batch_lists.load_batch_rows(batch_facts)
-    filters = Filters.from_query(request.query)
-    if search := filters.search:
-        # Clients search for the ids they know, which may not be the service's.
-        legacy_ids = yield build_legacy_ids_load(rows)
-        rows = [row for row in rows if search in legacy_ids.get(row["id"], row["id"]).casefold()]
-    if replace(filters, search=""):
-        rows = yield from batch_lists.filter_batch_rows(rows, batch_facts, filters)
-    # Newest first, ties by id: the second sort is stable.
-    rows.sort(key=lambda row: str(row["id"]))
-    rows.sort(key=lambda row: parse_instant_or_earliest(row.get("createdAt")), reverse=True)
+    rows = yield from batch_lists.filter_batch_rows(rows, batch_facts, request.query)
     page_rows, meta = parse_page_params(request.query).select_rows(rows)
     batches = yield from batch_lists.load_batch_page(page_rows, batch_facts)
     return Answer({"batches": batches, "meta": meta})
@@ -177,11 +177,12 @@ def read_batch_summary(request: Request) -> Flow:
     GET  /batch/:id/summary
     GET  /balance
     """
-    batch = yield from submit_draft((yield from load_batch(request.ids["id"])), request)
+    batch = yield from load_batch(request.ids["id"])
+    batch = yield from retry_on_conflict(batch, lambda batch: submit_draft(batch, request))
     # A 404 is not about the batch, which exists.
     response = yield from fetch_if_exists(BALANCE_PATH)
     balances = None if response is None else parse_balances(response)
-    batch = set_missing_status_by_balance(batch, balances)
+    set_missing_status_by_balance(batch, balances)
     summary = build_summary(batch, balances or (), format_timestamp(request.now))
     return Answer({"batchSummary": summary})
 
@@ -200,12 +201,12 @@ def update_batch(request: Request) -> Flow:
     POST  /batches            for another currency, allowed while the batch has no payments: the new
                               batch supersedes the service's
     """
-    payments = collect_sent_payments(request.body.get("payments"), problems=request.problems)
-    added_payments = (payment for payment in payments if not payment.body.get("id"))
     recipients = batch_bodies.NamedRecipients()
-    problems = [*batch_bodies.validate_payments(added_payments, recipients, lambda _payment: ())]
-    if problems:
-        request.raise_if_invalid(problems)
+    for payment in collect_sent_payments(request.body.get("payments")):
+        if not payment.body.get("id"):
+            recipients.add_recipient(payment)
+    if recipients.excess_problem is not None:
+        request.raise_if_invalid([recipients.excess_problem])
     yield from change_batch(
         request,
         lambda batch: edit_batch_payments(batch, request),
@@ -236,11 +237,7 @@ def generate_quote(request: Request) -> Flow:
         quote_fields = extract_batch((yield call))
     batch = yield from load_batch(batch.id)
     # The summary is newer than the response to the quote, so its fields take precedence.
-    service_fields = {**drop_nulls(quote_fields), **drop_nulls(batch.service_fields)}
-    batch = structs.replace(batch, service_fields=service_fields)
-    batch = yield from add_missing_status(batch)
-    facts = yield from batch_bodies.load_recipient_facts(iterate_recipient_ids(batch.payments))
-    return Answer({"batch": build_legacy_batch_with_payments(batch, facts)})
+    return (yield from _answer_with_payments(fill_service_fields(batch, quote_fields)))
 
 
 def _submit_draft_and_lock_batch(
@@ -255,7 +252,7 @@ def _submit_draft_and_lock_batch(
         batch = yield from submit_draft(batch, request)
         check_result = (yield from check(batch)) if check else None
         if batch.is_editable:
-            yield from acquire_batch_lock(batch, phase, request.now)
+            yield from acquire_batch_lock(batch, phase, request)
         return batch, check_result
 
     batch = yield from load_batch(request.ids["id"])
@@ -285,23 +282,16 @@ def start_batch(request: Request) -> Flow:
     }
     yield CompareAndSet("batch", batch.id, facts)
     start_fields = restore_original_batch_fields(batch.facts, drop_nulls(extract_batch(response)))
-    batch = structs.replace(batch, facts={**batch.facts, **facts})
-    # The status loaded before the start is out of date.
-    started_batch = structs.replace(
-        batch, service_fields={**batch.service_fields, "status": None, **start_fields}
-    )
     has_all_fields = start_fields.get("status") and start_fields.get("sentAt")
-    if not has_all_fields or has_start_changed_batch_amount(start_fields.get("amount"), batch):
-        try:
-            batch = yield from load_batch(batch.id)
-        except Failure:
-            # The batch is started. After an error here the client would start it again.
-            pass
-        else:
-            started_batch = structs.replace(
-                batch, service_fields={**start_fields, **drop_nulls(batch.service_fields)}
-            )
-    return Answer({"batch": build_legacy_batch(started_batch)}, notices)
+    is_changed = has_start_changed_batch_amount(start_fields.get("amount"), batch)
+    batch.facts = {**batch.facts, **facts}
+    # The status loaded before the start is out of date.
+    batch.service_fields = {**batch.service_fields, "status": None, **start_fields}
+    if not has_all_fields or is_changed:
+        # The batch is started. After an error here the client would start it again.
+        with suppress(Failure):
+            batch = fill_service_fields((yield from load_batch(batch.id)), start_fields)
+    return Answer({"batch": build_legacy_batch(batch)}, notices)
 
 
 # Delete
@@ -356,7 +346,7 @@ def _list_undeleted_ids(ids: Sequence[str], request_id: str) -> SubFlow:
 
 def _delete_batch(batch: Batch, request: Request, request_id: str | None = None) -> SubFlow:
     batch = yield from retry_on_conflict(
-        batch, lambda batch: acquire_batch_lock(batch, "deleting", request.now)
+        batch, lambda batch: acquire_batch_lock(batch, "deleting", request)
     )
     superseded_ids = list(batch.facts.get("abandoned", []))
     if not batch.is_draft:
@@ -366,8 +356,10 @@ def _delete_batch(batch: Batch, request: Request, request_id: str | None = None)
         try:
             yield from call_service_under_batch_lock(batch, call)
         except NoSuchOperation:
+            if batch.facts.get("started"):
+                yield from release_batch_lock(batch)
+            require_not_started(batch)
             # The service keeps the batch, but a superseded one is never started.
-            yield from require_not_started(batch)
             superseded_ids.append(batch.upstream_id)
     redirects = tuple(
         CompareAndSet("alias", upstream, {"abandoned": True}) for upstream in superseded_ids

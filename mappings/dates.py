@@ -1,4 +1,4 @@
-"""Parses timestamps (ISO 8601, UTC) and the date filters of list queries."""
+"""Timestamps (ISO 8601, UTC) and the date filters of list queries."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ def parse_instant_or_earliest(text: JSON) -> datetime:
         return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
     except (TypeError, ValueError, OverflowError):
         return EARLIEST_INSTANT
+
+
+def format_timestamp(now: datetime) -> str:
+    return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def parse_date_span(text: str) -> tuple[datetime, datetime] | None:

@@ -10,13 +10,12 @@ import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
 
 from msgspec import structs
 
 from mappings import money, outcome_rules
-from mappings.batch_bodies import SentPayment, apply_payment_changes
+from mappings.batch_bodies import SentPayment, apply_payment_changes, build_batch_body
 from mappings.batch_locks import (
     ADDS,
     acquire_batch_lock,
@@ -26,25 +25,25 @@ from mappings.batch_locks import (
     call_service_under_batch_lock,
     is_batch_unlocked,
     release_batch_lock,
-    retry_on_conflict,
 )
 from mappings.batch_reads import (
     WRONG_STATUS,
-    add_recipient_details,
-    add_recipients_of_draft_payments,
-    load_batch_by_given_facts,
+    build_entries_from_batch,
+    build_read_lag_failure,
+    has_last_changes,
+    reload_batch,
 )
 from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
+from mappings.dates import format_timestamp
 from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Request, SubFlow
 from mappings.errors import convert_not_found_if_field_named, convert_not_found_to_invalid_field
-from mappings.failures import Failure, Halted, Invalid, NoSuchOperation, Problem, Refused
+from mappings.failures import Failure, Invalid, NoSuchOperation, Problem, Refused
 from mappings.ids import derive_deterministic_id
 from mappings.lazy_sequences import chain_rows, filter_rows, map_rows
 from mappings.matching import Entry, Payment, extract_recipient_id
 from mappings.objects import AMOUNT_FIELDS, RATE_FIELDS
 from mappings.payloads import extract_batch
-from mappings.payment_bodies import build_batch_body
-from mappings.summary_lag import NOT_SHOWN_YET, has_last_changes
+from mappings.payment_recipients import add_recipient_details, add_recipients_of_draft_payments
 
 CURRENCY_UNKNOWN = Problem(
     "invalid_status", "The batch cannot be changed: nothing tells in which currency it is."
@@ -74,17 +73,26 @@ class Edit:
     def has_payment_changes(self) -> bool:
         return bool(self.added_entries or self.removed_ids or self.build_changes())
 
-    def build_entries_after_upstream_edit(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Builds the entries after the service has made the edit.
+    def apply_to_entries(self, entries: Sequence[Entry], now: str | None) -> Sequence[Entry]:
+        """Builds the entries after the edit.
 
-        Added entries have no id: the service gives them one, which the next summary shows.
+        Those of a draft get the time ``now``, as at a service. Where that makes the edit itself,
+        which ``now`` None says, added entries have no id: the next summary shows the service's.
         """
-        added_id = {"added_as": id_} if (id_ := self._only_added_id) else {}
-        added_entries = map_rows(
-            lambda entry: {name: value for name, value in entry.items() if name != "id"} | added_id,
-            self.added_entries,
+        changes, removed_ids = self.build_changes(), frozenset(self.removed_ids)
+        if removed_ids:
+            entries = filter_rows(entries, lambda entry: entry.get("id") not in removed_ids)
+        if changes:
+            entries = map_rows(partial(_change_entry, changes, now), entries)
+        return chain_rows(
+            entries, map_rows(partial(self._date_added_entry, now), self.added_entries)
         )
-        return chain_rows(self._apply_changes(entries), added_entries)
+
+    def _date_added_entry(self, now: str | None, entry: Entry) -> Entry:
+        if now is not None:
+            return {"createdAt": now, **entry, "updatedAt": now}
+        entry = {name: value for name, value in entry.items() if name != "id"}
+        return entry | ({"added_as": id_} if (id_ := self._only_added_id) else {})
 
     @property
     def _only_added_id(self) -> JSON:
@@ -104,27 +112,6 @@ class Edit:
         payments = batch.payments if removed_ids else ()
         removed = (payment["added_as"] for payment in payments if payment["id"] in removed_ids)
         return [*filter(None, (self._only_added_id, *removed))]
-
-    def build_entries_after_draft_edit(self, entries: Sequence[Entry], now: str) -> Sequence[Entry]:
-        """Builds the entries of a draft after the edit, with the times a service would set."""
-        added_entries = map_rows(
-            lambda entry: {"createdAt": now, **entry, "updatedAt": now}, self.added_entries
-        )
-        return chain_rows(self._apply_changes(entries, now), added_entries)
-
-    def build_changed_entries(self, entries: Sequence[Entry], now: str) -> Sequence[Entry]:
-        """Builds those entries of a draft that the edit changes or adds."""
-        changes = self.build_changes()
-        changed_entries = filter_rows(entries, lambda entry: entry["id"] in changes)
-        return self.build_entries_after_draft_edit(changed_entries, now)
-
-    def _apply_changes(self, entries: Sequence[Entry], now: str | None = None) -> Sequence[Entry]:
-        removed_ids = frozenset(self.removed_ids)
-        rest = entries
-        if removed_ids:
-            rest = filter_rows(entries, lambda entry: entry.get("id") not in removed_ids)
-        changes = self.build_changes()
-        return map_rows(partial(_change_entry, changes, now), rest) if changes else rest
 
 
 def _change_entry(
@@ -146,14 +133,14 @@ def edit_batch(
     """
     if batch.is_draft:
         edit = yield from _add_recipients(edit)
-    yield from acquire_batch_lock(
-        batch, "editing", request.now, build_no_new_signed_change_guards(batch)
-    )
+    guards = build_no_new_signed_change_guards(batch)
+    yield from acquire_batch_lock(batch, "editing", request, guards)
     now = format_timestamp(request.now)
     # A draft takes any currency: it has no batch at the service yet.
     if batch.is_draft or build_call is None:
-        entries = edit.build_changed_entries(batch.entries, now)
-        yield from _save_draft(batch, request, entries, edit, facts=edit.facts)
+        changes = edit.build_changes()
+        changed_entries = filter_rows(batch.entries, lambda entry: entry["id"] in changes)
+        yield from _save_draft(batch, request, edit.apply_to_entries(changed_entries, now), edit)
         return
     outcome_rule = outcome_rules.build_batch_edit_outcome_rule(
         batch.upstream_id,
@@ -166,21 +153,23 @@ def edit_batch(
     )
     call = build_call(reconcile=outcome_rule)
     if "currency" in edit.facts:
-        yield from _require_up_to_date_summary(batch, request)
+        yield from _release_lock_on_failure(batch, _require_up_to_date_summary(batch, request))
         yield from _recreate_in_currency(batch, request, call, edit)
         return
     try:
         yield from call_service_under_batch_lock(batch, call, convert_not_found_if_field_named)
     except NoSuchOperation:
-        pass
-    else:
-        facts = {**build_finished_change_facts(batch.facts, "sent"), **edit.facts}
-        facts |= {"changed_at": now} | ({"removed_at": now} if edit.removed_ids else {})
-        facts |= {"description_was": None} if edit.facts else {}
-        entries = build_entries_from_batch(batch, request.now)
-        entries = edit.build_entries_after_upstream_edit(entries)
-        yield build_batch_record(batch.id, facts, entries, edit.list_created_ids(batch))
+        yield from _edit_without_service(batch, request, edit, now)
         return
+    facts = {**build_finished_change_facts(batch.facts, "sent"), **edit.facts}
+    facts |= {"changed_at": now} | ({"removed_at": now} if edit.removed_ids else {})
+    facts |= {"description_was": None} if edit.facts else {}
+    entries = edit.apply_to_entries(build_entries_from_batch(batch, request.now), None)
+    yield build_batch_record(batch.id, facts, entries, edit.list_created_ids(batch))
+
+
+def _edit_without_service(batch: Batch, request: Request, edit: Edit, now: str) -> SubFlow:
+    """Makes the first edit that the service has no path for."""
     if not edit.has_payment_changes:
         # A description changes nothing that is paid, so the service's batch need not be superseded.
         shown = batch.service_fields
@@ -189,20 +178,27 @@ def edit_batch(
         facts |= {"description_was": service_text, "updatedAt": now}
         yield CompareAndSet("batch", batch.id, facts)
         return
-    yield from _require_up_to_date_summary(batch, request)
-    if batch.currency is None:
-        # Such a draft could never be submitted.
-        yield from release_batch_lock(batch)
-        raise Invalid(CURRENCY_UNKNOWN)
+
+    def prepare() -> SubFlow:
+        yield from _require_up_to_date_summary(batch, request)
+        if batch.currency is None:
+            # Such a draft could never be submitted.
+            raise Invalid(CURRENCY_UNKNOWN)
+        return (yield from _add_recipients(edit))
+
+    edit = yield from _release_lock_on_failure(batch, prepare())
+    # Stored now, because a later edit loads, and stores, only the payments that it names.
+    entries_before = yield from add_recipient_details(_build_draft_entries(batch, request))
+    entries = edit.apply_to_entries(entries_before, now)
+    yield from _save_draft(batch, request, entries, edit, batch.upstream_id)
+
+
+def _release_lock_on_failure(batch: Batch, steps: SubFlow) -> SubFlow:
     try:
-        edit = yield from _add_recipients(edit)
+        return (yield from steps)
     except Failure:
         yield from release_batch_lock(batch)
         raise
-    # Stored now, because a later edit loads, and stores, only the payments that it names.
-    entries_before = yield from add_recipient_details(_build_draft_entries(batch, request))
-    entries = edit.build_entries_after_draft_edit(entries_before, now)
-    yield from _save_draft(batch, request, entries, edit, batch.upstream_id, facts=edit.facts)
 
 
 def _add_recipients(edit: Edit) -> SubFlow:
@@ -212,31 +208,25 @@ def _add_recipients(edit: Edit) -> SubFlow:
 
 
 def _require_up_to_date_summary(batch: Batch, request: Request) -> SubFlow:
-    """Releases the lock and raises if a draft made of the batch's summary may lack changes.
+    """Raises if the batch is started, or a draft made of its summary may lack changes.
 
     A service may show a change later than it confirms it.
     """
-    yield from require_not_started(batch)
+    require_not_started(batch)
     signed_adds = yield LoadFacts(SIGNED_ADDS, batch.id)
-    failure: Failure
     # A draft is submitted as new payments, each of which needs the id of its recipient.
     if not (batch.has_known_payments and all(map(extract_recipient_id, batch.payments))):
-        failure = Invalid(PAYEE_UNKNOWN)
-    elif not has_last_changes(batch, [*signed_adds.values()], request.now):
-        failure = Halted(NOT_SHOWN_YET, retry_after=5)
-    else:
-        return
-    yield from release_batch_lock(batch)
-    raise failure
+        raise Invalid(PAYEE_UNKNOWN)
+    if not has_last_changes(batch, [*signed_adds.values()], request.now):
+        raise build_read_lag_failure()
 
 
-def require_not_started(batch: Batch) -> SubFlow:
-    """Releases the lock and raises if the batch is started, although the service shows it as open.
+def require_not_started(batch: Batch) -> None:
+    """Raises Invalid if the batch is started, although the service shows it as open.
 
     Its client would be told that a batch is changed or deleted that is being paid.
     """
     if batch.facts.get("started"):
-        yield from release_batch_lock(batch)
         raise Invalid(WRONG_STATUS)
 
 
@@ -251,7 +241,7 @@ def _recreate_in_currency(batch: Batch, request: Request, edit_call: Call, edit:
     # If this operation is given up, ``build_stale_lock_release`` records a batch created in this
     # phase.
     yield CompareAndSet("batch", batch.id, {"phase": "making"})
-    entries = edit.build_entries_after_draft_edit((), format_timestamp(request.now))
+    entries = edit.apply_to_entries((), format_timestamp(request.now))
     description = edit.facts.get("description", batch.description)
     currency, memo = str(edit.facts["currency"]), request.options.send_memo
     body = build_batch_body(currency, description, entries, memo=memo)
@@ -261,9 +251,9 @@ def _recreate_in_currency(batch: Batch, request: Request, edit_call: Call, edit:
     upstream_id = extract_batch(
         (yield from call_service_under_batch_lock(batch, call, convert_not_found_to_invalid_field))
     )["id"]
-    facts = {**edit.facts, "phase": "sent", "upstream": upstream_id, "is_new": True}
+    facts = {"phase": "sent", "upstream": upstream_id, "is_new": True}
     redirect = _build_batch_id_redirect(batch.id, batch.facts, upstream_id)
-    yield from _save_draft(batch, request, entries, edit, batch.upstream_id, redirect, facts=facts)
+    yield from _save_draft(batch, request, entries, edit, batch.upstream_id, redirect, **facts)
 
 
 def _save_draft(
@@ -273,7 +263,7 @@ def _save_draft(
     edit: Edit,
     superseded_id: str | None = None,
     *batch_redirects: CompareAndSet,
-    facts: Mapping[str, JSON],
+    **facts: JSON,
 ) -> SubFlow:
     """Stores a draft's facts, and its new or changed entries.
 
@@ -294,6 +284,7 @@ def _save_draft(
         "description_was": None,
         "createdAt": batch.service_fields.get("createdAt") or batch.facts.get("createdAt"),
         "updatedAt": format_timestamp(request.now),
+        **edit.facts,
         **facts,
         "has_memos": has_memos,
     }
@@ -321,16 +312,6 @@ def _save_draft(
     )
 
 
-def build_entries_from_batch(batch: Batch, now: datetime) -> Sequence[Entry]:
-    """Builds an entry for every payment of a batch, including those created elsewhere.
-
-    They are the stored ones if the summary does not show the last changes yet.
-    """
-    if not has_last_changes(batch, (), now):
-        return batch.entries
-    return map_rows(_build_payment_entry, batch.payments)
-
-
 def _build_draft_entries(batch: Batch, request: Request) -> Sequence[Entry]:
     """Builds the entries of a new draft.
 
@@ -355,25 +336,6 @@ def _build_draft_entries(batch: Batch, request: Request) -> Sequence[Entry]:
         return entry
 
     return map_rows(add_id_and_shown_fields, entries, batch.payments, range(len(entries)))
-
-
-_ENTRY_FIELDS = ("id", "upstream", "recipient", "sourceAmount", "memo", "createdAt", "updatedAt")
-
-
-def _build_payment_entry(payment: Payment) -> Entry:
-    names = (*_ENTRY_FIELDS, "added_as")
-    entry = {name: payment[name] for name in names if payment.get(name) is not None}
-    if (method := payment.get("method")) and not entry["recipient"].get("payoutMethod"):
-        entry["recipient"] = {**entry["recipient"], "payoutMethod": method}
-    side = payment.get("asked_side") or ("source" if payment.get("sourceAmount") else "target")
-    # If the source amount was requested, the service has computed the target amount.
-    if payment.get("targetAmount") and side == "target":
-        entry |= {name: payment[name] for name in ("targetAmount", "targetCurrency")}
-        entry.pop("sourceAmount", None)
-    for name in ("sourceAmount", "targetAmount"):
-        if name in entry:
-            entry[name] = money.format_amount_unless_text(entry[name])  # it will be sent as text
-    return entry
 
 
 def _select_shown_fields(payment: Payment, entry: Entry) -> dict[str, JSON]:
@@ -432,10 +394,6 @@ def _build_batch_id_redirect(
     return CompareAndSet("alias", upstream_id, redirect)
 
 
-def format_timestamp(now: datetime) -> str:
-    return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 # Submitting drafts
 
 
@@ -443,19 +401,11 @@ def submit_draft(batch: Batch, request: Request) -> SubFlow:
     """Submits a draft with POST /batches, once, when a quote, a summary or the start needs it.
 
     Returns the submitted batch, which keeps its ids for clients; a batch that is not a draft is
-    returned as it is. If another request is submitting it, this one waits and uses the result.
+    returned as it is. Raises Conflict if another request is submitting it.
     """
-
-    def submit(batch: Batch) -> SubFlow:
-        if not batch.is_draft:
-            return batch
-        yield from acquire_batch_lock(batch, "making", request.now)
-        return (yield from _create_upstream_batch(batch, request))
-
-    return (yield from retry_on_conflict(batch, submit))
-
-
-def _create_upstream_batch(batch: Batch, request: Request) -> SubFlow:
+    if not batch.is_draft:
+        return batch
+    yield from acquire_batch_lock(batch, "making", request)
     description = batch.facts.get("description")
     # Built from the stored entries, because answers may show computed values.
     body = build_batch_body(
@@ -475,7 +425,8 @@ def _create_upstream_batch(batch: Batch, request: Request) -> SubFlow:
     yield CompareAndSet("batch", batch.id, facts, linked=(redirect,))
     # Built from this request's data: an edit may have changed the stored state already. A caller
     # that then acquires the lock conflicts with that edit.
-    return (yield from load_batch_by_given_facts(batch, facts))
+    batch.facts = {**batch.facts, **facts}
+    return (yield from reload_batch(batch))
 
 
 _PAYMENT_FIELD_PATTERN = re.compile(r"payments[.\[](\d+)")

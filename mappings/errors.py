@@ -291,7 +291,7 @@ def limit_field_map_to_problem_fields(
 ) -> Mapping[str, str]:
     """Selects the entries of a field map that are needed to report these problems.
 
-    They are those that it iterates over (see ``payment_bodies.FieldNames``), and those mentioned.
+    They are those that it iterates over (see ``batch_bodies.FieldNames``), and those mentioned.
     """
     names = dict(field_map)
     for problem in problems:

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from mappings.batch_answers import extract_recipient_country
-from mappings.batch_bodies import read_recipients
+from mappings.batch_views import extract_recipient_country
 from mappings.dates import EARLIEST_INSTANT, parse_date_span, parse_instant_or_earliest
 from mappings.effects import JSON, SubFlow
 from mappings.errors import is_transient
@@ -22,6 +21,7 @@ from mappings.ids import build_legacy_ids_load
 from mappings.lazy_sequences import filter_rows
 from mappings.matching import Payment, extract_recipient_id
 from mappings.objects import derive_legacy_payment_status
+from mappings.payment_recipients import read_recipients
 
 LATEST_INSTANT = datetime.max.replace(tzinfo=UTC)
 

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from mappings import batch_bodies, legacy, outcome_rules, payment_bodies
-from mappings.batch_answers import build_payment_list_item, iterate_recipient_ids
+from mappings import batch_bodies, legacy, outcome_rules
 from mappings.batch_bodies import SentPayment
 from mappings.batch_lists import load_newest_payments
-from mappings.batch_locks import BEING_CHANGED, change_batch, finish_without_change
-from mappings.batch_reads import WRONG_STATUS, load_batch
-from mappings.batch_views import Batch, build_requested_payment, drop_nulls
-from mappings.drafts import Edit, edit_batch
-from mappings.effects import Answer, Call, Flow, LoadFacts, Operation, Request, SubFlow
-from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field, is_transient
-from mappings.failures import Conflict, Failure, Halted, Invalid, Refused, Unreachable
-from mappings.ids import derive_deterministic_id
-from mappings.list_filters import Filters, filter_payments, search_payments
-from mappings.matching import Entry, Payment, match_payments_with_entries
-from mappings.objects import build_legacy_payment, build_legacy_recipient
-from mappings.paging import parse_page_params
-from mappings.payloads import extract_payment
-from mappings.payment_adds import (
+from mappings.batch_locks import (
+    Add,
+    call_service_under_lock,
+    change_batch,
     lock_batch_for_add,
+    release_early_lock,
     store_added_payment_and_unlock,
     unlock_batch_after_failed_add,
 )
-from mappings.summary_lag import require_payments_shown
+from mappings.batch_reads import WRONG_STATUS, load_batch, require_payments_shown
+from mappings.batch_views import (
+    Batch,
+    build_payment_list_item,
+    build_requested_payment,
+    drop_nulls,
+    iterate_recipient_ids,
+)
+from mappings.drafts import Edit, edit_batch
+from mappings.effects import JSON, Answer, Call, Flow, LoadFacts, Operation, Request, SubFlow
+from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field, is_transient
+from mappings.failures import Failure, Invalid, Refused
+from mappings.ids import derive_deterministic_id
+from mappings.list_filters import Filters, filter_payments, search_payments
+from mappings.matching import Payment
+from mappings.objects import build_legacy_payment, build_legacy_recipient
+from mappings.paging import parse_page_params
+from mappings.payloads import extract_payment
+from mappings.payment_recipients import (
+    build_recipient_call,
+    load_recipient_facts,
+    resolve_recipients,
+)
 
 # Create
 
@@ -44,12 +56,10 @@ def create_payment(request: Request) -> Flow:
     batch, service_payment, entry = yield from change_batch(
         request, lambda batch: _add_payment(batch, request), payment_ids=(), is_add=True
     )
-    payment_id = service_payment.get("id")
+    payment_id = entry.get("id") or entry["added_as"]
     try:
-        batch = yield from load_batch(batch.id, (payment_id,) if payment_id else None)
-        payment = (
-            batch.find_payment(payment_id) if payment_id else _find_added_payment(batch, entry)
-        )
+        batch = yield from load_batch(batch.id, (payment_id,))
+        payment = batch.find_payment(payment_id)
     except Failure:
         payment = None  # The payment is added. After an error here the client would add it again.
     payment = payment or build_requested_payment(batch, service_payment, entry)
@@ -63,27 +73,34 @@ def _add_payment(batch: Batch, request: Request) -> SubFlow:
     refused_fields = frozenset(problem.field for problem in request.problems)
     payment = SentPayment(request.body, "", refused_fields)
     request.raise_if_invalid(batch_bodies.validate_added_payment(payment, batch.currency))
-    find_recipient = yield from batch_bodies.resolve_recipients([payment], batch.currency)
+    find_recipient = yield from resolve_recipients([payment], batch.currency)
     entry = batch_bodies.build_entry_from_body(find_recipient, request.body)
-    if not batch.is_draft:
-        return batch, (yield from _create_upstream_payment(batch, request, payment, entry)), entry
     # The id is derived, so that a resumed flow gives the payment the same one again.
-    entry["id"] = derive_deterministic_id("P", request.seed, batch.id)
-    yield from edit_batch(batch, request, Edit([entry], [payment]))
-    return batch, {"id": entry["id"]}, entry
+    own_id = derive_deterministic_id("P", request.seed, batch.id)
+    if batch.is_draft:
+        entry["id"] = own_id
+        yield from edit_batch(batch, request, Edit([entry], [payment]))
+        return batch, {"id": own_id}, entry
+    body = batch_bodies.build_payment_body(entry, batch.currency, memo=request.options.send_memo)
+    created = yield from _create_upstream_payment(batch, request, payment, body)
+    # Some services give no id in the response. The next load of the batch finds the payment.
+    id_ = created.get("id")
+    entry |= {"id": id_, "upstream": id_} if id_ else {"added_as": own_id}
+    yield from store_added_payment_and_unlock(Add(batch, request, body), entry)
+    return batch, created, entry
 
 
 def _create_upstream_payment(
-    batch: Batch, request: Request, payment: SentPayment, entry: Entry
+    batch: Batch, request: Request, payment: SentPayment, body: Mapping[str, JSON]
 ) -> SubFlow:
     """Calls POST /batches/:id/payments; returns the payment in the response."""
-    body = payment_bodies.build_payment_body(entry, batch.currency, memo=request.options.send_memo)
-    add = yield from lock_batch_for_add(batch, request, body)
+    add = Add(batch, request, body)
+    yield from lock_batch_for_add(add)
     call = Call(
         "POST",
         f"/batches/{batch.upstream_id}/payments",
         body,
-        field_map=payment_bodies.map_payment_field_names_to_client(payment, ""),
+        field_map=batch_bodies.map_payment_field_names_to_client(payment, ""),
         reconcile=outcome_rules.build_payment_add_outcome_rule(
             batch.upstream_id,
             body,
@@ -94,34 +111,10 @@ def _create_upstream_payment(
         match_fields=outcome_rules.select_payment_match_fields(body),
         in_doubt=add.in_doubt_change,
     )
-    try:
-        response = yield call
-    except (Refused, Unreachable, Conflict) as failure:
-        yield from unlock_batch_after_failed_add(add)
-        if isinstance(failure, Refused):
-            raise convert_not_found_to_invalid_field(failure) from None
-        if isinstance(failure, Conflict):  # the service's batch was superseded in the meantime
-            raise Halted(BEING_CHANGED, retry_after=1) from None
-        raise
-    created = extract_payment(response)
-    # Some services give no id in the response. The next load of the batch finds the payment.
-    ids = {"id": created["id"], "upstream": created["id"]} if created.get("id") else {}
-    yield from store_added_payment_and_unlock(add, {**entry, **ids})
-    return created
-
-
-def _find_added_payment(batch: Batch, entry: Entry) -> Payment | None:
-    """Finds the payment just added if the response has no id: the one without a stored entry."""
-    known_ids = {payment["id"] for payment in batch.entries if payment.get("id")}
-    new_payments = [payment for payment in batch.payments if payment["id"] not in known_ids]
-    same_recipient = [
-        payment
-        for payment in new_payments
-        if (payment.get("recipient") or {}).get("id") == entry["recipient"]["id"]
-    ]
-    matches = match_payments_with_entries(new_payments, [entry], batch.currency)
-    paying = [payment for payment, matched_entry in matches if matched_entry is not None]
-    return next(iter([*paying, *same_recipient[-1:], *new_payments[-1:]]), None)
+    response = yield from call_service_under_lock(
+        call, lambda: unlock_batch_after_failed_add(add), convert_not_found_to_invalid_field
+    )
+    return extract_payment(response)
 
 
 # Read
@@ -135,11 +128,18 @@ def read_payment(request: Request) -> Flow:
     GET /recipients/:id
     """
     batch = yield from load_batch(request.ids["id"], (request.ids["payment"],))
-    payment = _require_payment(batch, request)
+    return (yield from _answer_payment(request, batch, _require_payment(batch, request)))
+
+
+def _answer_payment(
+    request: Request, batch: Batch, payment: Payment, service_payment: Payment | None = None
+) -> Flow:
     # Drafts are excluded: their upstream payments are those of a superseded batch.
-    if not _has_all_payment_details(payment) and payment.get("upstream") and not batch.is_draft:
+    is_shown_elsewhere = bool(payment.get("upstream")) and not batch.is_draft
+    if service_payment is None and is_shown_elsewhere and not _has_all_payment_details(payment):
         service_payment = yield from _fetch_payment_or_empty(payment["upstream"])
-        payment = _complete_payment_from_service(payment, service_payment)
+    # The fields of the batch take precedence.
+    payment = {**drop_nulls(service_payment or {}), **drop_nulls(payment)}
     return Answer({"payment": (yield from _build_full_payment(payment, request))})
 
 
@@ -167,11 +167,6 @@ def _fetch_payment_or_empty(upstream_id: str) -> SubFlow:
         return {}  # the summary suffices for an answer
 
 
-def _complete_payment_from_service(payment: Payment, service_payment: Payment) -> Payment:
-    """Completes a payment with the service's payment object; its own fields take precedence."""
-    return {**drop_nulls(service_payment), **drop_nulls(payment)}
-
-
 def _require_payment(batch: Batch, request: Request) -> Payment:
     id_ = request.ids["payment"]
     payment = batch.find_payment(id_)
@@ -191,7 +186,7 @@ def _build_full_payment(payment: Payment, request: Request, *, is_added: bool = 
         return build_legacy_payment(payment, None)
     facts = yield LoadFacts("recipient", str(id_))
     try:
-        recipient = (yield batch_bodies.build_recipient_call(id_))["recipient"]
+        recipient = (yield build_recipient_call(id_))["recipient"]
     except Failure as failure:
         # After a transient failure the reduced recipient would look like one without a payout
         # method. A payment just added is answered in any case, or the client would add it again.
@@ -216,9 +211,7 @@ def list_batch_payments(request: Request) -> Flow:
 def _build_payments_page(request: Request, payments: Sequence[Payment], records: int) -> SubFlow:
     """Builds the requested page; ``payments`` are the first of ``records`` payments."""
     page_payments, meta = parse_page_params(request.query).select_rows(payments, records)
-    recipient_facts = yield batch_bodies.build_load_recipient_facts_step(
-        iterate_recipient_ids(page_payments)
-    )
+    recipient_facts = yield from load_recipient_facts(iterate_recipient_ids(page_payments))
     rows = [build_payment_list_item(payment, recipient_facts) for payment in page_payments]
     return {"payments": rows, "meta": meta}
 
@@ -235,7 +228,8 @@ def read_any_payment(request: Request) -> Flow:
     # The service may still have it, in a superseded batch.
     if redirect.get("gone"):
         raise Invalid(NOT_FOUND)
-    batch_id, service_payment = redirect.get("batch"), {}
+    batch_id = redirect.get("batch")
+    service_payment: Payment | None = None
     if batch_id is None:
         try:
             service_payment = extract_payment((yield Call("GET", f"/payments/{id_}")))
@@ -247,13 +241,13 @@ def read_any_payment(request: Request) -> Flow:
             batch_id = (service_payment.get("batch") or {}).get("id")
     # Without a batch nothing is stored about it, so the service's payment is all there is.
     if batch_id is None:
-        return Answer({"payment": (yield from _build_full_payment(service_payment, request))})
+        return Answer({"payment": (yield from _build_full_payment(service_payment or {}, request))})
     first_id = redirect.get("id", id_)
-    payment = (yield from load_batch(batch_id, (first_id,))).find_payment(first_id)
+    batch = yield from load_batch(batch_id, (first_id,))
+    payment = batch.find_payment(first_id)
     if payment is None:
         raise Invalid(NOT_FOUND)
-    payment = _complete_payment_from_service(payment, service_payment)
-    return Answer({"payment": (yield from _build_full_payment(payment, request))})
+    return (yield from _answer_payment(request, batch, payment, service_payment))
 
 
 def _find_batch_of_added_payment(payment_id: str) -> SubFlow:
@@ -288,38 +282,42 @@ def update_payment(request: Request) -> Flow:
     GET   /batch/:id/summary
     PATCH /batches/:id/payments/:payment  if the service has it, else the batch becomes a draft
     """
-    yield from change_batch(
-        request,
-        lambda batch: _change_payment(batch, request),
-        payment_ids=(request.ids["payment"],),
-    )
+    yield from _edit_payment(request, "PATCH", partial(_change_payment, request))
     return Answer({"object": "updated"})
 
 
-def _change_payment(batch: Batch, request: Request) -> SubFlow:
-    payment = _require_payment(batch, request)
-    if not batch.is_editable:
-        raise Invalid(WRONG_STATUS)
-    change, faults = batch_bodies.drop_malformed_amounts(
-        batch_bodies.drop_unchanged_fields(SentPayment(request.body, ""), payment)
-    )
-    request.raise_if_invalid([*faults, *batch_bodies.validate_amount_combination(change)])
+def _edit_payment(
+    request: Request, method: str, edit: Callable[[Batch, Payment, Callable[..., Call]], SubFlow]
+) -> SubFlow:
+    """Edits the payment; ``edit`` also gets the call, which lacks its body and the outcome rule."""
+
+    def edit_payment_of_batch(batch: Batch) -> SubFlow:
+        payment = _require_payment(batch, request)
+        if not batch.is_editable:
+            raise Invalid(WRONG_STATUS)
+        path = f"/batches/{batch.upstream_id}/payments/{payment['upstream'] or payment['id']}"
+        probe_ids = (batch.upstream_id, str(payment["upstream"]))
+        return edit(batch, payment, partial(Call, method, path, probe_ids=probe_ids))
+
+    return change_batch(request, edit_payment_of_batch, payment_ids=(request.ids["payment"],))
+
+
+def _change_payment(
+    request: Request, batch: Batch, payment: Payment, build_call: Callable[..., Call]
+) -> SubFlow:
+    change = batch_bodies.drop_unchanged_fields(SentPayment(request.body, ""), payment)
+    validate = batch_bodies.validate_amount_combination
+    request.raise_if_invalid(batch_bodies.validate_with_amounts(change, validate))
     changes = batch_bodies.extract_payment_changes(change.body)
-    sent_changes = batch_bodies.extract_payment_changes(change.body, memo=request.options.send_memo)
     if not changes:
-        yield from finish_without_change(batch)
+        yield from release_early_lock(batch)
         return
-    build_call = partial(
-        Call,
-        "PATCH",
-        f"/batches/{batch.upstream_id}/payments/{payment['upstream'] or payment['id']}",
-        sent_changes,
-        # The service's refusal may name the legacy fields sent, or those of the current document.
-        field_map={name: name for name in changes}
-        | payment_bodies.map_payment_field_names_to_client(change, ""),
-        probe_ids=(batch.upstream_id, str(payment["upstream"])),
-    )
+    body = batch_bodies.extract_payment_changes(change.body, memo=request.options.send_memo)
+    # The service's refusal may name the legacy fields sent, or those of the current document.
+    field_map = {name: name for name in changes}
+    field_map |= batch_bodies.map_payment_field_names_to_client(change, "")
     edit = Edit(build_changes=lambda: {payment["id"]: changes})
+    build_call = partial(build_call, body=body, field_map=field_map)
     yield from edit_batch(batch, request, edit, build_call)
 
 
@@ -329,25 +327,12 @@ def delete_payment(request: Request) -> Flow:
     GET    /batch/:id/summary
     DELETE /batches/:id/payments/:payment  if the service has it, else the batch becomes a draft
     """
-    yield from change_batch(
-        request,
-        lambda batch: _remove_payment(batch, request),
-        payment_ids=(request.ids["payment"],),
-    )
+
+    def remove(batch: Batch, payment: Payment, build_call: Callable[..., Call]) -> SubFlow:
+        return edit_batch(batch, request, Edit(removed_ids=[payment["id"]]), build_call)
+
+    yield from _edit_payment(request, "DELETE", remove)
     return Answer({"object": "deleted"})
-
-
-def _remove_payment(batch: Batch, request: Request) -> SubFlow:
-    payment = _require_payment(batch, request)
-    if not batch.is_editable:
-        raise Invalid(WRONG_STATUS)
-    build_call = partial(
-        Call,
-        "DELETE",
-        f"/batches/{batch.upstream_id}/payments/{payment['upstream'] or payment['id']}",
-        probe_ids=(batch.upstream_id, str(payment["upstream"])),
-    )
-    yield from edit_batch(batch, request, Edit(removed_ids=[payment["id"]]), build_call)
 
 
 _PAYMENTS_PATH = "/batches/{id}/payments"

@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from mappings import money, outcome_rules
-from mappings.batch_reads import WRONG_STATUS
+from mappings.batch_reads import WRONG_STATUS, build_read_lag_failure, is_recently_changed
 from mappings.batch_views import SIGNED_ADDS, Batch
 from mappings.effects import JSON, LoadFacts, Request, SubFlow
-from mappings.failures import Halted, Invalid
+from mappings.failures import Invalid
 from mappings.matching import Entry, Payment, extract_recipient_id
 from mappings.outcome_matching import CREATION_TOLERANCE
-from mappings.summary_lag import NOT_SHOWN_YET, is_recently_changed
 
 
 def check_start_and_list_notices(request: Request, batch: Batch) -> SubFlow:
@@ -22,9 +21,9 @@ def check_start_and_list_notices(request: Request, batch: Batch) -> SubFlow:
     Compares the payments about to be made with those requested (``verify_before_start``).
     """
     # A batch that is known to have no payments pays nothing, so it cannot be started.
-    has_no_payments = batch.has_known_payments and not batch.merged_payments
+    has_no_payments = batch.has_known_payments and not batch.payment_count
     if has_no_payments and batch.entries and is_recently_changed(batch, request.now):
-        raise Halted(NOT_SHOWN_YET, retry_after=5)
+        raise build_read_lag_failure()
     if not batch.is_editable or has_no_payments:
         raise Invalid(WRONG_STATUS)
     # The gateway does not know what was requested of a batch that was created elsewhere.

@@ -12,8 +12,7 @@ from mappings.balances import (
     split_off_wallet_payments,
     sum_amount_field,
 )
-from mappings.batch_answers import build_legacy_batch
-from mappings.batch_views import Batch
+from mappings.batch_views import Batch, build_legacy_batch
 from mappings.effects import JSON
 from mappings.objects import format_payout_method_display
 
@@ -61,7 +60,7 @@ def build_summary(
         for name in computed
         if batch.service_fields.get(name) is not None
     }
-    summary = _complete_service_value(_convert_totals_to_numbers(service_values), computed)
+    summary = _complete_service_value(service_values, computed)
     return {
         "id": batch.id,
         "processed_by": summary.pop("processed_by"),
@@ -72,37 +71,25 @@ def build_summary(
     }
 
 
-def _complete_service_value(service_value: JSON, computed: JSON) -> JSON:
-    """Completes the service's value with the computed one, recursively in objects."""
-    if not isinstance(computed, dict):
-        return service_value
-    if not isinstance(service_value, dict):
-        return computed
-    service_fields = {name: value for name, value in service_value.items() if value is not None}
-    return computed | {
-        name: _complete_service_value(value, computed.get(name))
-        for name, value in service_fields.items()
-    }
-
-
-def _convert_totals_to_numbers(service_value: JSON) -> JSON:
-    """Converts totals that a service writes as text to numbers, as the legacy document has them."""
-    if isinstance(service_value, dict):
-        return {
-            name: _convert_amount_to_number(value)
-            if name in _NUMERIC_FIELDS
-            else _convert_totals_to_numbers(value)
-            for name, value in service_value.items()
-        }
-    return service_value
-
-
 _NUMERIC_FIELDS = frozenset({"count", "value", "net", *FEE_FIELDS})
 
 
-def _convert_amount_to_number(value: JSON) -> JSON:
-    amount = money.parse_amount(value)
-    return money.convert_to_json_number(amount) if amount is not None else value
+def _complete_service_value(service_value: JSON, computed: JSON, name: str = "") -> JSON:
+    """Completes the service's value with the computed one, recursively in objects.
+
+    Totals that a service writes as text become numbers, as the legacy document has them.
+    """
+    if name in _NUMERIC_FIELDS and (amount := money.parse_amount(service_value)) is not None:
+        return money.convert_to_json_number(amount)
+    if not isinstance(service_value, dict):
+        return computed if isinstance(computed, dict) else service_value
+    is_completed = isinstance(computed, dict)
+    fields = computed if is_completed else {}
+    return fields | {
+        name: _complete_service_value(value, fields.get(name), name)
+        for name, value in service_value.items()
+        if value is not None or not is_completed
+    }
 
 
 def _map_totals_by_payout_method(payments: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from mappings.batch_answers import build_legacy_batch
-from mappings.batch_views import build_batch
+from mappings.batch_views import build_batch, build_legacy_batch
 from tests.payouts import (
     create_batch,
     create_recipient,

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
-from mappings import batch_bodies, errors, legacy, matching, request_bodies
-from mappings.batch_bodies import collect_sent_payments
+from mappings import errors, legacy, matching, payment_recipients, request_bodies
+from mappings.batch_bodies import (
+    FieldNames,
+    collect_sent_payments,
+    map_payment_field_names_to_client,
+)
 from mappings.failures import Invalid, Problem, Refused
 from mappings.lazy_sequences import SLICE_SIZE, MappedSequence, SerializedSequence
 from mappings.matching import match_payments_with_entries
-from mappings.payment_bodies import FieldNames, map_payment_field_names_to_client
 
 PAYMENT_COUNT = 2 * SLICE_SIZE + 30
 
@@ -217,8 +220,8 @@ def test_duplicate_payments_are_matched_in_order() -> None:
 
 
 def test_many_recipients_are_loaded_in_chunks() -> None:
-    ids = [f"R-{number}" for number in range(2 * batch_bodies.RECIPIENTS_PER_LOAD + 1)]
-    flow = batch_bodies.load_recipient_facts(ids)
+    ids = [f"R-{number}" for number in range(2 * payment_recipients.RECIPIENTS_PER_LOAD + 1)]
+    flow = payment_recipients.load_recipient_facts(ids)
     loaded_ids = []
     step_result: Any = None
     try:
@@ -229,8 +232,8 @@ def test_many_recipients_are_loaded_in_chunks() -> None:
     except StopIteration as stop:
         loaded_facts = stop.value
     assert [len(statement) for statement in loaded_ids] == [
-        batch_bodies.RECIPIENTS_PER_LOAD,
-        batch_bodies.RECIPIENTS_PER_LOAD,
+        payment_recipients.RECIPIENTS_PER_LOAD,
+        payment_recipients.RECIPIENTS_PER_LOAD,
         1,
     ]
     assert [*loaded_facts] == [statement[0] for statement in loaded_ids]

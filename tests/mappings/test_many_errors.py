@@ -10,11 +10,10 @@ from datetime import UTC, datetime
 import pytest
 
 from mappings import errors, legacy, request_bodies
-from mappings.batch_bodies import SentPayment
+from mappings.batch_bodies import SentPayment, map_payment_field_names_to_client
 from mappings.batches import create_batch
 from mappings.effects import Request
 from mappings.failures import Invalid, Problem, Refused
-from mappings.payment_bodies import map_payment_field_names_to_client
 
 PAYMENT_COUNT = 6000
 

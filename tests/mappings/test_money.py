@@ -11,8 +11,7 @@ import pytest
 
 from mappings import money
 from mappings.balances import read_balances
-from mappings.batch_answers import build_legacy_batch
-from mappings.batch_views import build_batch
+from mappings.batch_views import build_batch, build_legacy_batch
 from mappings.drafts import build_entries_from_batch
 from mappings.effects import JSON, Answer, Request
 from mappings.objects import build_legacy_payment

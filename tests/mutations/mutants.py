@@ -13,19 +13,19 @@ from typing import Literal
 MAPPINGS = Path(__file__).parents[2] / "mappings"
 
 TABLES = (
-    "objects", "batch_views", "batch_answers", "errors", "banking", "recipient_queries", "recipient_bodies",
+    "objects", "batch_views", "errors", "banking", "recipient_queries", "recipient_bodies",
     "payouts", "payout_changes", "payout_methods", "government_ids", "balances",
-    "summaries", "paging", "money", "payloads", "batch_bodies", "payment_bodies", "batch_reads", "batch_lists",
+    "summaries", "paging", "money", "payloads", "batch_bodies", "payment_recipients", "batch_reads", "batch_lists",
     "batch_changes", "start_checks", "batches", "payments", "recipients", "geography",
-    "field_types", "ids", "recipient_reads", "matching", "drafts", "batch_locks", "payment_adds",
+    "field_types", "ids", "recipient_reads", "matching", "drafts", "batch_locks",
     "legacy", "current",
 )  # fmt: skip
 """Modules whose tables are broken, row by row."""
 
 FLOWS = (
-    "objects", "batch_views", "batch_answers", "recipient_queries", "recipient_bodies", "payouts",
+    "objects", "batch_views", "recipient_queries", "recipient_bodies", "payouts",
     "payout_changes", "payout_methods", "government_ids", "balances", "summaries",
-    "paging", "money", "payloads", "batch_bodies", "payment_bodies", "batch_reads", "batch_lists", "batch_changes",
+    "paging", "money", "payloads", "batch_bodies", "payment_recipients", "batch_reads", "batch_lists", "batch_changes",
     "start_checks", "batches", "payments", "recipients", "matching", "fields", "recipient_reads",
 )  # fmt: skip
 """Modules whose flows are mutated as well: numbers, comparisons, sums and booleans."""

@@ -51,8 +51,8 @@ LIKELY_TAGS = {
     "batch_views": ("batches", "pages"), "batches": ("batches", "pages"),
     "batch_lists": ("newest", "batches", "pages"), "batch_changes": ("batches", "pages"),
     "payments": ("batches", "pages"), "matching": ("batches",), "drafts": ("batches",),
-    "batch_answers": ("batches", "pages"), "payment_bodies": ("batches", "amounts"), "start_checks": ("batches", "pages"),
-    "batch_locks": ("batches",), "payment_adds": ("batches",),
+    "payment_recipients": ("batches", "amounts"), "start_checks": ("batches", "pages"),
+    "batch_locks": ("batches",),
     "errors": ("errors", "recipients", "batches"), "field_types": ("recipients", "amounts"),
 }  # fmt: skip
 """Tags of the sequences most likely to reveal a mutant of a module; all are played in the end."""
@@ -126,7 +126,7 @@ BARE_SERVICE_OPTIONS: dict[str, Any] = {
 MODULES_FOR_BARE_SERVICE = {
     "balances", "batch_bodies", "batch_changes", "batch_lists", "batch_reads", "batch_views", "batches", "drafts",
     "matching", "money", "paging", "payloads", "payments", "recipients", "summaries",
-    "batch_answers", "batch_locks", "payment_adds", "payment_bodies", "start_checks",
+    "batch_locks", "payment_recipients", "start_checks",
 }  # fmt: skip
 """Modules whose results depend on what such a service omits."""
 

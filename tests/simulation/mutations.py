@@ -160,9 +160,9 @@ def _batch_is_written_without_lock() -> Iterator[tuple[Any, str, Any]]:
     """Starts and quotes take no lock, and the record of a write checks nothing that it names."""
     original_lock = batch_locks.acquire_batch_lock
 
-    def acquire_batch_lock(batch: Batch, phase: str, *arguments: Any) -> Any:
+    def acquire_batch_lock(batch: Batch, phase: str, *arguments: Any, **options: Any) -> Any:
         if phase not in ("starting", "quoting"):
-            yield from original_lock(batch, phase, *arguments)
+            yield from original_lock(batch, phase, *arguments, **options)
         return batch
 
     yield batches, "acquire_batch_lock", acquire_batch_lock
