@@ -77,7 +77,7 @@ def parse_boolean(value: Any) -> bool | None:
 
 
 def parse_integer(value: Any) -> int | None:
-    return int(value) if isinstance(value, str) and re.match(r"[0-9]{1,12}\Z", value) else None
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,12}", value) else None
 
 
 def normalize_country(value: Any) -> Any:
@@ -175,7 +175,7 @@ def _remove_unchanged_amounts(body: JsonObject, terms: PaymentTerms) -> JsonObje
 
 def _is_same_amount(value: Any, amount: Decimal) -> bool:
     text = str(getattr(value, "written", value))
-    return bool(re.match(r"[0-9]+(\.[0-9]+)?\Z", text)) and Decimal(text) == amount
+    return bool(re.fullmatch(r"[0-9]+(\.[0-9]+)?", text)) and Decimal(text) == amount
 
 
 def _parse_amount(
@@ -330,8 +330,7 @@ def replace_government_ids(recipient: JsonObject, sent_ids: Iterable[SentId]) ->
     for sent_id in ids:
         # A recipient has one US id. An SSN that is malformed is refused anyway.
         ssn = str(entries[sent_id.country]["value"]) if sent_id.country in entries else ""
-        is_well_formed = "*" in ssn or (len(ssn) == 9 and ssn.isdecimal())
-        if ssn != sent_id.value and is_well_formed:
+        if ssn != sent_id.value and re.fullmatch(r"[0-9]{9}|.*\*.*", ssn):
             sent_id.problems.add_invalid_field(sent_id.field, "Is not the ssn sent with it")
         else:
             entries[sent_id.country] = sent_id.build_checked_entry(str(recipient.get("type")))
