@@ -16,7 +16,6 @@ from mappings.dates import parse_date_span, parse_instant_or_earliest
 from mappings.effects import JSON, ListQuery
 from mappings.field_types import find_country_alpha_2_code
 from mappings.objects import (
-    RECIPIENT,
     UPSTREAM_STATUS,
     Facts,
     choose_legacy_recipient_status,
@@ -249,23 +248,3 @@ SORT_KEYS: Mapping[str, Callable[[Row, Facts], Any]] = {
 }
 """Legacy interface, section 4.1, orderBy: "status, country, city, name, email, id,
 complianceStatus and others"."""
-
-
-# What the recipient cache stores of a row
-
-QUERY_FIELDS = (
-    "id", "name", "email", "referenceId", "firstName", "lastName", "type", "language", "dob",
-    "status", "complianceStatus", "payoutMethod", "primaryCurrency", "createdAt", "updatedAt",
-)  # fmt: skip
-QUERY_ADDRESS_FIELDS = ("city", "country", "region", "postalCode")
-"""With the primary account, all fields that filters, sort keys and ``is_hidden`` read."""
-
-ANSWER_FIELDS = RECIPIENT.current_fields_of_answer.union(
-    ("accounts", "compliance", "complianceStatus", "governmentIds", "ssn", "status")
-)
-"""All fields that ``objects.build_legacy_recipient`` reads."""
-
-
-def select_answer_fields(row: Row) -> dict[str, JSON]:
-    """Selects the fields that answers are built from."""
-    return {name: value for name, value in row.items() if name in ANSWER_FIELDS}

@@ -14,9 +14,27 @@ from functools import lru_cache
 
 from gateway.payloads import json_codec
 from gateway.reads.recipient_cache.scan import Row
-from mappings import dates, recipient_queries
+from mappings import dates
 from mappings.effects import JSON
-from mappings.objects import determine_account_type, find_primary_account
+from mappings.objects import RECIPIENT, determine_account_type, find_primary_account
+
+QUERY_FIELDS = (
+    "id", "name", "email", "referenceId", "firstName", "lastName", "type", "language", "dob",
+    "status", "complianceStatus", "payoutMethod", "primaryCurrency", "createdAt", "updatedAt",
+)  # fmt: skip
+QUERY_ADDRESS_FIELDS = ("city", "country", "region", "postalCode")
+"""With the primary account, all fields that filters, sort keys and ``is_hidden`` read."""
+
+ANSWER_FIELDS = RECIPIENT.current_fields_of_answer.union(
+    ("accounts", "compliance", "complianceStatus", "governmentIds", "ssn", "status")
+)
+"""All fields that ``objects.build_legacy_recipient`` reads."""
+
+
+def select_answer_fields(row: Row) -> dict[str, JSON]:
+    """Selects the fields that answers are built from."""
+    return {name: value for name, value in row.items() if name in ANSWER_FIELDS}
+
 
 _INTERNED_FIELDS = frozenset(
     {"type", "language", "status", "complianceStatus", "payoutMethod", "primaryCurrency"}
@@ -52,8 +70,8 @@ class RecipientEntry:
     """
 
     __slots__ = (
-        *recipient_queries.QUERY_FIELDS,
-        *recipient_queries.QUERY_ADDRESS_FIELDS,
+        *QUERY_FIELDS,
+        *QUERY_ADDRESS_FIELDS,
         "accounts",
         "packed",
         "stamp",
@@ -65,8 +83,8 @@ class RecipientEntry:
     packed: bytes
 
     def __init__(self, row: Row) -> None:
-        self._set_fields(row, recipient_queries.QUERY_FIELDS)
-        self._set_fields(row.get("address") or {}, recipient_queries.QUERY_ADDRESS_FIELDS)
+        self._set_fields(row, QUERY_FIELDS)
+        self._set_fields(row.get("address") or {}, QUERY_ADDRESS_FIELDS)
         # These differ: a missing list says nothing, an empty list means that there is no account.
         self.accounts = None if row.get("accounts") is None else ()
         if primary := find_primary_account(row):
@@ -74,9 +92,7 @@ class RecipientEntry:
             self.accounts = _build_primary_account(type_, primary.get("currency"))
         self.stamp = parse_row_stamp(row)
         # From the service's own values: an answer must be the same with and without the cache.
-        self.packed = _compress(
-            json_codec.dumps_trusted(recipient_queries.select_answer_fields(row))
-        )
+        self.packed = _compress(json_codec.dumps_trusted(select_answer_fields(row)))
 
     def _set_fields(self, fields: Row, names: Iterable[str]) -> None:
         for name in names:

@@ -29,7 +29,7 @@ from gateway.reads.listing import ListReader
 from gateway.reads.recipient_cache import RecipientCaches
 from gateway.reads.recipient_cache.cache import CHANGE_DELAY_SECONDS
 from gateway.reads.recipient_cache.caches import EVICTABLE_AFTER_SECONDS
-from gateway.reads.recipient_cache.entry import RecipientEntry
+from gateway.reads.recipient_cache.entry import RecipientEntry, select_answer_fields
 from gateway.simulator import views
 from gateway.simulator.current_interface import list_recipients as service_list
 from gateway.simulator.requests import AcceptedRequest
@@ -40,7 +40,7 @@ from gateway.storage.tenants import Tenant
 from mappings.effects import Call, LegacyOptions, ListPage, ListQuery
 from mappings.failures import Problem, Refused, Unreachable
 from mappings.objects import build_legacy_recipient
-from mappings.recipient_queries import build_list_query, select_answer_fields
+from mappings.recipient_queries import build_list_query
 from tests.simulator import Service, ServiceOptions
 
 TENANT, OTHER_TENANT = Tenant("demo", "sandbox"), Tenant("other", "sandbox")
