@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain
 
 from mappings import (
     government_ids,
@@ -72,15 +71,20 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
     payout = payouts.drop_masks_sent_back(
         payouts.parse_payout(request.body, "", request.problems), recipient
     )
-    is_late = yield from recipient_reads.is_shown_late(recipient)
+    # New accounts are compared with none.
+    is_late = (not is_replacement or payout.has_shown_mask) and (
+        yield from recipient_reads.is_shown_late(recipient)
+    )
     changes = payout_changes.detect_payout_changes(
         payout, recipient, facts, is_replacement=is_replacement, is_shown_late=is_late
     )
     ids = changes.government_ids
-    problems = chain(
-        changes.validate(request.options),
-        government_ids.validate_government_ids(ids, recipient, request.options),
-    )
+    problems = [
+        *changes.validate(request.options),
+        *government_ids.validate_government_ids(ids, recipient, request.options),
+    ]
+    if problems and not is_late:
+        is_late = yield from recipient_reads.is_shown_late(recipient)
     recipient_reads.raise_if_invalid(request, problems, is_shown_late=is_late)
     # Sent before the accounts, because in some countries the service requires the government id
     # first.
