@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import delete, select
 
 from gateway.storage import Store
 from gateway.storage.database import Transaction, build_instance_lock_key
-from gateway.storage.sql import Statement
+from gateway.storage.sql import Statement, build_upsert_statement
 from gateway.storage.tables import instances
 
 LEASE_TTL_SECONDS = 2.5
@@ -40,9 +40,7 @@ SOLE_RENEWAL_SECONDS = 5.0
 _POLL_SECONDS = 0.1
 
 _SELECT_INSTANCES = Statement(lambda _kind: select(instances))
-_RENEW = Statement(
-    lambda _kind: update(instances).where(instances.c.id == bindparam("own_id")), ["renewed_at"]
-)
+_UPSERT_INSTANCE = build_upsert_statement(instances, ("renewed_at",))
 
 
 class _Lease(NamedTuple):
@@ -100,7 +98,7 @@ class InstanceLeases:
             # The process lock on the file says that no other process is alive.
             if self._store.is_of_one_process:
                 await tx.execute(delete(instances))
-            await tx.execute(insert(instances).values(id=self._own_instance, renewed_at=now))
+            await self._upsert_own_row(tx, now)
 
         await self._store.write(insert_instance)
         await self.refresh(now)
@@ -116,21 +114,16 @@ class InstanceLeases:
         renewed_at = await self._measure_time()
         await save_resets()
 
-        async def renew(tx: Transaction) -> None:
-            # The row is missing if the database was replaced or restored; without it others would
-            # take over what runs here.
-            if not await tx.execute(
-                _RENEW, {"own_id": self._own_instance, "renewed_at": renewed_at}
-            ):
-                await tx.execute(
-                    insert(instances).values(id=self._own_instance, renewed_at=renewed_at)
-                )
-
         await self._store.database.hold_instance_lock(build_instance_lock_key(self._own_instance))
-        await self._store.write(renew)
+        # The row is missing if the database was replaced or restored; without it others would take
+        # over what runs here.
+        await self._store.write(lambda tx: self._upsert_own_row(tx, renewed_at))
         self._store.database.clear_write_error()
         self._last_renewed = self._monotonic()
         await self.refresh(renewed_at)
+
+    async def _upsert_own_row(self, tx: Transaction, now: datetime) -> None:
+        await tx.execute(_UPSERT_INSTANCE, {"id": self._own_instance, "renewed_at": now})
 
     async def _measure_time(self) -> datetime:
         return await self._store.database_clock.measure() or self._store.clock()
