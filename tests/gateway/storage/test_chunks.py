@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import zlib
+from typing import Any
 
 import pytest
 from sqlalchemy import and_, delete, func, insert, select, update
@@ -25,6 +26,19 @@ ENTRIES = [
     {"recipient": {"id": f"R-{number}"}, "sourceAmount": f"{number}.00", "memo": "für Ada " * 10}
     for number in range(3000)
 ]
+
+
+async def reduce_to_recipients(state_store: ObjectStateStore, loaded_entries: Any) -> None:
+    """Replaces the stored entries by their recipients, made from them one by one."""
+    entries = map_rows(lambda entry: {"recipient": entry["recipient"]}, loaded_entries)
+    await compare_and_set(
+        state_store,
+        TENANT,
+        "payments",
+        "B-1",
+        {"entries": entries},
+        find={"entries": loaded_entries},
+    )
 
 
 async def test_many_entries_round_trip(state: State) -> None:
@@ -51,15 +65,7 @@ async def test_many_entries_are_updated_only_if_unchanged(
             state_store, TENANT, "payments", "B-1", {"entries": SerializedSequence(ENTRIES)}
         )
         loaded_entries = (await state_store.load(TENANT, "payments", "B-1"))["entries"]
-        reduced_entries = map_rows(lambda entry: {"recipient": entry["recipient"]}, loaded_entries)
-        await compare_and_set(
-            state_store,
-            TENANT,
-            "payments",
-            "B-1",
-            {"entries": reduced_entries},
-            find={"entries": loaded_entries},
-        )
+        await reduce_to_recipients(state_store, loaded_entries)
         now = (await state_store.load(TENANT, "payments", "B-1"))["entries"]
         assert [*now] == [{"recipient": entry["recipient"]} for entry in ENTRIES]
         with pytest.raises(Conflict):
@@ -187,14 +193,6 @@ async def test_many_entries_stored_in_one_value_are_loaded_and_replaced(
         state_store = ObjectStateStore(store)
         loaded_entries = (await state_store.load(TENANT, "payments", "B-1"))["entries"]
         assert loaded_entries == ENTRIES
-        reduced_entries = map_rows(lambda entry: {"recipient": entry["recipient"]}, loaded_entries)
-        await compare_and_set(
-            state_store,
-            TENANT,
-            "payments",
-            "B-1",
-            {"entries": reduced_entries},
-            find={"entries": loaded_entries},
-        )
+        await reduce_to_recipients(state_store, loaded_entries)
         now = (await state_store.load(TENANT, "payments", "B-1"))["entries"]
         assert now == [{"recipient": entry["recipient"]} for entry in ENTRIES]
