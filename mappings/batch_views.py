@@ -106,7 +106,7 @@ class Batch:
         return self.rows  # type: ignore[return-value] # merged
 
     def _merge_payments(self) -> Sequence[Payment]:
-        shared = self.shared_payment_fields
+        shared = self.common_payment_fields
         if self.rows is None:
             return map_rows(
                 lambda entry: _merge_payment_with_request(entry.get("told") or {}, entry, shared),
@@ -127,7 +127,7 @@ class Batch:
         return _sum_source_amounts(self.payments) if total is None else total
 
     @property
-    def shared_payment_fields(self) -> _SharedFields:
+    def common_payment_fields(self) -> _SharedFields:
         fields = {**self.facts, **drop_nulls(self.service_fields), "sentAt": self.send_time}
         times = ("createdAt", "updatedAt", "sentAt", "completedAt")
         batch_object = {**{name: fields.get(name) for name in times}, "id": self.id}
@@ -297,7 +297,7 @@ def _derive_source_currency(payments: Sequence[Payment]) -> JSON:
 
 def build_requested_payment(batch: Batch, payment: Payment, entry: Entry) -> Payment:
     """Builds a payment from the client's request, for use if the summary cannot be read."""
-    return _merge_payment_with_request(payment, entry, batch.shared_payment_fields)
+    return _merge_payment_with_request(payment, entry, batch.common_payment_fields)
 
 
 def _merge_payment_with_request(
