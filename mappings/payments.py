@@ -234,8 +234,9 @@ def read_any_payment(request: Request) -> Flow:
         try:
             service_payment = extract_payment((yield Call("GET", f"/payments/{id_}")))
         except Refused as refusal:
-            batch_id = yield from _find_batch_of_added_payment(id_)
-            if refusal.status != 404 or batch_id is None:
+            if refusal.status == 404:
+                batch_id = yield from _find_batch_of_added_payment(id_)
+            if batch_id is None:
                 raise
         else:
             batch_id = (service_payment.get("batch") or {}).get("id")
