@@ -38,9 +38,16 @@ def build_government_id_entries(government_ids: list[ClientGovernmentId]) -> lis
 
 
 def validate_government_ids(
-    government_ids: list[ClientGovernmentId], recipient: Mapping[str, JSON], options: LegacyOptions
+    government_ids: list[ClientGovernmentId],
+    recipient: Mapping[str, JSON],
+    options: LegacyOptions,
+    *,
+    is_shown_late: bool = False,
 ) -> Iterator[Problem]:
-    """Refuses government ids that contradict each other, or that would delete another id."""
+    """Refuses government ids that contradict each other, or that may delete another id.
+
+    A recipient that is shown late may have others.
+    """
     value_by_country: dict[str, str] = {}
     for country, value, field in government_ids:
         if value_by_country.setdefault(country, value) != value:
@@ -49,7 +56,8 @@ def validate_government_ids(
     lost_keys = {
         (entry.get("country"), entry.get("type")) for entry in recipient.get("governmentIds") or ()
     } - {(entry["country"], entry["type"]) for entry in sent_entries}
-    if government_ids and lost_keys and options.government_ids == "keep":
+    may_lose_ids = bool(lost_keys) or is_shown_late
+    if government_ids and may_lose_ids and options.government_ids == "keep":
         fault = "cannot be changed: the recipient has other government ids, which would be lost"
         yield build_invalid_field_problem(government_ids[0].field, fault)
 

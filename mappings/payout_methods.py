@@ -71,17 +71,19 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
     payout = payouts.drop_masks_sent_back(
         payouts.parse_payout(request.body, "", request.problems), recipient
     )
-    # New accounts are compared with none.
-    is_late = (not is_replacement or payout.has_shown_mask) and (
-        yield from recipient_reads.is_shown_late(recipient)
-    )
+    # New accounts are compared with none, but a government id with those of the recipient.
+    has_government_id = bool((payout.bank or {}).get("governmentId"))
+    is_compared = not is_replacement or payout.has_shown_mask or has_government_id
+    is_late = is_compared and (yield from recipient_reads.is_shown_late(recipient))
     changes = payout_changes.detect_payout_changes(
         payout, recipient, facts, is_replacement=is_replacement, is_shown_late=is_late
     )
     ids = changes.government_ids
     problems = [
         *changes.validate(request.options),
-        *government_ids.validate_government_ids(ids, recipient, request.options),
+        *government_ids.validate_government_ids(
+            ids, recipient, request.options, is_shown_late=is_late
+        ),
     ]
     if problems and not is_late:
         is_late = yield from recipient_reads.is_shown_late(recipient)

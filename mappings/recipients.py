@@ -281,7 +281,9 @@ def update_recipient(request: Request) -> Flow:
     problems = chain(
         recipient_bodies.validate_recipient_update(body, recipient, facts),
         changes.validate(options),
-        government_ids.validate_government_ids(government_id_list, recipient, options),
+        government_ids.validate_government_ids(
+            government_id_list, recipient, options, is_shown_late=is_late
+        ),
     )
     recipient_reads.raise_if_invalid(request, problems, is_shown_late=is_late)
     fields = recipient_bodies.build_recipient_update_fields(

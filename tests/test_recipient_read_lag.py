@@ -199,3 +199,40 @@ async def test_a_request_that_fits_a_change_not_shown_yet_is_not_refused(
             assert (response.status, response.headers["Retry-After"]) == (500, "5"), response.text
         service.faults.clear()
         await request_successfully(gateway, method, path + suffix, body)
+
+
+BRAZIL = {
+    "primary": {"method": "bank", "currency": "BRL"},
+    "accounts": {
+        "bank": {"country": "BR", "accountNum": "123456789", "governmentId": "12345678909"}
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "suffix", "body"),
+    [
+        ("PATCH", "", {"payout": BRAZIL}),
+        ("PATCH", "/payout-methods", BRAZIL),
+        ("POST", "/payout-methods", BRAZIL),
+    ],
+    ids=["recipient", "update", "replacement"],
+)
+async def test_a_government_id_that_is_not_shown_yet_is_not_lost(
+    method: str, suffix: str, body: dict[str, Any], tmp_path: Path
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        path = f"/recipients/{await create_recipient(gateway)}"
+        await show_as_now(gateway, service)
+        await request_successfully(gateway, "PATCH", path, {"ssn": "123456789"})
+        (stored,) = service.find_or_create_tenant().recipients.values()
+        (first_id,) = stored.fields["governmentIds"]
+        response = await gateway.request(method, f"/v1{path}{suffix}", body)
+        assert (response.status, response.headers["Retry-After"]) == (500, "5"), response.text
+        service.faults.clear()
+        response = await gateway.request(method, f"/v1{path}{suffix}", body)
+        assert response.status == 406, response.text
+        (error,) = response.body["errors"]
+        assert error["field"].endswith("accounts.bank.governmentId")
+        assert stored.fields["governmentIds"] == [first_id]
