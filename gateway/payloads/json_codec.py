@@ -21,6 +21,7 @@ from codecs import BOM_UTF8
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from functools import partial
 from itertools import chain, compress, repeat
 from operator import is_
 from typing import Any, Union
@@ -332,16 +333,6 @@ def dumps_chunks(value: Any) -> list[bytes]:
     return [*iterdumps(value)]
 
 
-def iterdumps(value: Any) -> Iterator[bytes]:
-    """Like ``dumps_trusted``, but yields one slice of rows at a time."""
-    return _encode_chunks(value, _ENCODER)
-
-
-def iterdumps_canonical(value: Any) -> Iterator[bytes]:
-    """Like ``iterdumps``, but with sorted fields, for digests."""
-    return _encode_chunks(value, _CANONICAL_ENCODER)
-
-
 def _encode_chunks(value: Any, encoder: msgspec.json.Encoder) -> Iterator[bytes]:
     try:
         return iter((encoder.encode(value),))
@@ -448,3 +439,7 @@ _ENCODER = msgspec.json.Encoder(decimal_format="number", enc_hook=_encode_custom
 _CANONICAL_ENCODER = msgspec.json.Encoder(
     decimal_format="number", enc_hook=_encode_custom_value, order="sorted"
 )
+iterdumps = partial(_encode_chunks, encoder=_ENCODER)
+"""Like ``dumps_trusted``, but yields one slice of rows at a time."""
+iterdumps_canonical = partial(_encode_chunks, encoder=_CANONICAL_ENCODER)
+"""Like ``iterdumps``, but with sorted fields, for digests."""

@@ -194,29 +194,20 @@ class CheckpointWriter:
             encrypted = await self._texts.encrypt(tx, record, "results", text)
             steps = {**common, "number": number, "results": encrypted}
             changes.append((statements.UPSERT_STEPS, steps))
-        changes += [
-            (statements.UPDATE_WRITE, common | structs.asdict(write))
-            for write in checkpoint.resolved_writes
+        for write in checkpoint.resolved_writes:
             # PostgreSQL refuses to change a row twice in one statement.
-            if new_write is None or write.number != new_write.number
-        ]
-        # The objects that the operation names or created, and did not name before.
-        ids = dict.fromkeys(checkpoint.object_ids)
+            if new_write is None or write.number != new_write.number:
+                changes += [(statements.UPDATE_WRITE, common | structs.asdict(write))]
         if new_write is not None:
             # In place of an earlier attempt without effect.
             changes.append((statements.UPSERT_WRITE, common | structs.asdict(new_write)))
-            ids |= dict.fromkeys(_PATH_IDS.findall(new_write.path))
-        if checkpoint.is_first:
-            ids = dict.fromkeys(record.object_ids) | ids
-        object_rows = [
-            (statements.INSERT_OBJECTS, {**common, "object_id": id_})
-            for id_ in ids
-            if checkpoint.is_first or id_ not in record.object_ids
-        ]
-        if len(object_rows) > MAX_COMBINED_OBJECTS:
-            await tx.execute(statements.INSERT_OBJECTS, *(row for _, row in object_rows))
+        ids = _list_new_object_ids(record, checkpoint)
+        if len(ids) > MAX_COMBINED_OBJECTS:
+            object_rows = ({**common, "object_id": id_} for id_ in ids)
+            await tx.execute(statements.INSERT_OBJECTS, *object_rows)
         else:
-            changes += object_rows
+            for id_ in ids:
+                changes += [(statements.INSERT_OBJECTS, {**common, "object_id": id_})]
         if action := checkpoint.audit_action:
             event_row = build_event_row(self._store, action, record.tenant, operation_id=record.id)
             changes.append((INSERT_AUDIT_EVENT, event_row))
@@ -276,6 +267,18 @@ class CheckpointWriter:
         # It changes no row, of this id, fence and state, only if another instance has taken over,
         # or during a freeze.
         return update, {**values, **common, "expected_fence": record.fence}
+
+
+def _list_new_object_ids(record: OperationRecord, checkpoint: Checkpoint) -> list[str]:
+    """Lists the objects that the operation names or created, and that have no row yet."""
+    ids = {*checkpoint.object_ids}
+    if checkpoint.new_write is not None:
+        ids.update(_PATH_IDS.findall(checkpoint.new_write.path))
+    if checkpoint.is_first:
+        ids.update(record.object_ids)
+    else:
+        ids.difference_update(record.object_ids)
+    return sorted(ids)
 
 
 async def close_operations(tx: Transaction, ids: Sequence[str], closed_at: datetime) -> None:

@@ -55,11 +55,13 @@ class ChunkMissing(StoreUnavailable):
 
 
 async def encrypt_and_insert_chunks(
-    tx: Transaction, keys: EncryptionKeys, text: StoredText, place: EncryptionContext, holder: str
+    tx: Transaction,
+    keys: EncryptionKeys,
+    text: CompressedBuffer,
+    place: EncryptionContext,
+    holder: str,
 ) -> str:
     """Stores the chunks of a long text; returns the value to store in place of the text."""
-    if isinstance(text, str):
-        return keys.encrypt(text, place)
     # A new name for each text: chunks that are read while they are replaced cannot be mixed up.
     name, count = os.urandom(16).hex(), 0
     for part in text.parts:

@@ -332,8 +332,10 @@ class ObjectStateStore:
             text = await tx.compute(json_codec.has_rows(others), stored_json.encode_value, others)
         if not table.is_encrypted:
             return {**columns, table.others: stored_json.decompress_text(text)}
-        keys, holder = self._store.encryption, _build_lock_name(*owner, kind, id_)
-        context = _build_facts_encryption_context(owner, kind)
+        keys, context = self._store.encryption, _build_facts_encryption_context(owner, kind)
+        if isinstance(text, str):
+            return {**columns, table.others: keys.encrypt(text, context)}
+        holder = _build_lock_name(*owner, kind, id_)
         sealed = await chunks.encrypt_and_insert_chunks(tx, keys, text, context, holder)
         return {**columns, table.others: sealed}
 

@@ -34,6 +34,8 @@ class OperationTexts:
     ) -> str:
         """Returns the value to store in the column; stores the chunks of a long text."""
         keys, context = self._store.encryption, build_text_encryption_context(record, column)
+        if isinstance(text, str):
+            return keys.encrypt(text, context)
         holder = _build_chunk_holder_id(record, column)
         return await chunks.encrypt_and_insert_chunks(tx, keys, text, context, holder)
 

@@ -15,6 +15,7 @@ from typing import Any
 import asyncpg
 from sqlalchemy import text
 
+from gateway.observability import metrics
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage.database import (
     Body,
@@ -164,10 +165,15 @@ class PostgresqlDatabase(Database):
             return await self._run_with_retries(body, writes=False)
 
     async def write(self, body: Body[Result], *, is_brief: bool = False) -> Result:  # noqa: ARG002 - SQLite's
+        started_at = time.perf_counter()
         task = asyncio.ensure_future(self._run_write_transaction(body))
         self._writing.add(task)
         task.add_done_callback(self._forget_write_task)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        finally:
+            seconds = time.perf_counter() - started_at
+            metrics.traffic.database_durations["write"].observe(seconds)
 
     def _forget_write_task(self, task: asyncio.Task[Any]) -> None:
         self._writing.discard(task)

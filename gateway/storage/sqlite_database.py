@@ -14,6 +14,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
+import msgspec
+
+from gateway.observability import metrics
 from gateway.storage.database import Body, Change, Database, Result, Transaction, UniqueViolation
 from gateway.storage.errors import (
     DATABASE_ERRORS,
@@ -93,25 +96,17 @@ class SqliteTransaction(Transaction):
         return counts
 
 
-class _Job:
+class _Job(msgspec.Struct, eq=False):
     """A body to run, and the future with which its caller waits."""
 
-    def __init__(self, body: Body[Any], *, writes: bool, is_brief: bool = False) -> None:
-        self.body = body
-        self.writes = writes
-        self.is_brief = is_brief
-        self.context = contextvars.copy_context()
-        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    def resolve(self) -> None:
-        if self.future.done():  # the caller was cancelled
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.result)
+    body: Body[Any]
+    writes: bool
+    is_brief: bool
+    context: contextvars.Context
+    future: asyncio.Future[Any]
+    queued_at: float
+    result: Any = None
+    error: BaseException | None = None
 
 
 class SqliteDatabase(Database):
@@ -128,6 +123,7 @@ class SqliteDatabase(Database):
 
     def __init__(self, location: str, connect: Callable[[float], sqlite3.Connection]) -> None:
         super().__init__(location)
+        self._wal_location = f"{location}-wal"
         self._connect = connect
         # One for all statements of a connection: a cursor costs as much as a short statement.
         self._cursor: sqlite3.Cursor | None = None
@@ -178,7 +174,8 @@ class SqliteDatabase(Database):
             rows = self._rows.get(key)
             if rows is None:
                 # A transaction of its own, as every single statement is.
-                rows = self._open_read_cursor().execute(compiled.text, arguments).fetchall()
+                cursor = self._read_cursor or self._open_read_cursor()
+                rows = cursor.execute(compiled.text, arguments).fetchall()
                 # Another change in the same tick of the file system's clock would not be noticed.
                 if time.time_ns() - self._changed_at > MAX_CLOCK_TICK_NS:
                     self._rows[key] = rows
@@ -188,7 +185,7 @@ class SqliteDatabase(Database):
 
     def _forget_rows_if_changed(self) -> None:
         # Before rows are read: if the file changes after that, they are read again.
-        changed_at = (_stat(f"{self.location}-wal") or os.stat(self.location)).st_mtime_ns  # noqa: PTH116
+        changed_at = (_stat(self._wal_location) or os.stat(self.location)).st_mtime_ns  # noqa: PTH116
         if changed_at != self._changed_at or len(self._rows) > MAX_REMEMBERED_STATEMENTS:
             self._rows, self._changed_at = {}, changed_at
 
@@ -215,13 +212,13 @@ class SqliteDatabase(Database):
                 target=self._run_groups_until_closed, name="database", daemon=True
             )
             self._thread.start()
-        job = _Job(body, writes=writes, is_brief=is_brief)
-        self._waiting.append(job)
+        context, future = contextvars.copy_context(), self._loop.create_future()
+        self._waiting.append(_Job(body, writes, is_brief, context, future, time.perf_counter()))
         if self._idle.is_set():
             self._idle.clear()
             # Not at once: other callbacks that are ready now may have transactions for this commit.
             self._loop.call_soon(self._start_group)
-        return job.future
+        return future
 
     def _start_group(self) -> None:
         """Gives waiting jobs to the thread."""
@@ -236,11 +233,19 @@ class SqliteDatabase(Database):
             for job in self._waiting:
                 job.error = slow_error
             jobs, self._waiting = [*jobs, *self._waiting], []
+        now, durations = time.perf_counter(), metrics.traffic.database_durations["write"]
         for job in jobs:
+            if job.writes:
+                durations.observe(now - job.queued_at)
             if isinstance(job.error, DATABASE_ERRORS):
                 record_error = self._record_write_error if job.writes else None
                 job.error = translate_database_error(job.error, self.location, record_error)
-            job.resolve()
+            if job.future.done():  # the caller was cancelled
+                continue
+            if job.error is not None:
+                job.future.set_exception(job.error)
+            else:
+                job.future.set_result(job.result)
         if self._waiting:
             self._loop.call_soon(self._start_group)
         else:
@@ -254,8 +259,11 @@ class SqliteDatabase(Database):
         """
         cursor = self._cursor
         # A commit to a rollback journal waits for readers, for which no time limit is set here.
-        if cursor is None or JOURNAL_MODE != "WAL" or False in [job.is_brief for job in jobs]:
+        if cursor is None or JOURNAL_MODE != "WAL":
             return False
+        for job in jobs:
+            if not job.is_brief:
+                return False
         try:
             cursor.execute(BEGIN_WRITE)
             self._check_files_in_place()
@@ -311,7 +319,8 @@ class SqliteDatabase(Database):
                 self._cursor = self._connect(BUSY_SECONDS).cursor()
             if begin is not None:
                 self._run_jobs(self._cursor, jobs, begin)
-            self._cursor.execute("COMMIT" if any(not job.error for job in jobs) else "ROLLBACK")
+            is_empty = begin is not None and all(job.error for job in jobs)
+            self._cursor.execute("ROLLBACK" if is_empty else "COMMIT")
         except BaseException as error:  # noqa: BLE001 - each caller gets it
             self._fail_jobs(jobs, error)
             return error if time.monotonic() - started_at > self.patience_seconds else None
@@ -340,8 +349,9 @@ class SqliteDatabase(Database):
 
         With a rollback journal SQLite notices that itself.
         """
-        found = (_stat(self.location), _stat(f"{self.location}-wal"))
-        files = (found[0].st_ino if found[0] else 0, found[1].st_ino if found[1] else 0)
+        files = 0, 0
+        with suppress(FileNotFoundError):
+            files = os.stat(self.location).st_ino, os.stat(self._wal_location).st_ino  # noqa: PTH116
         if self._files is None:
             self._files = files
         elif files != self._files:

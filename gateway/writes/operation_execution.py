@@ -419,7 +419,8 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         # Read before the transaction, so that the fence never seems to be held for too long.
         started_at = self.journal.read_clocks()
         saved_steps, outcomes = self._unsaved_steps[:], self._unsaved_outcomes[:]
-        pending_changes = self.pending_changes[:]
+        changes = [*self.pending_changes, *object_changes]
+        pending_count = len(self.pending_changes)
         is_first, step_results, record = not self.is_saved, None, self.operation_record
         if is_first:
             encoded_request = await self._encode(
@@ -437,8 +438,8 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
             is_first,
             step_results=step_results,
             resolved_writes=outcomes,
-            object_ids=step_records.list_created_ids(outcomes, [*pending_changes, *object_changes]),
-            object_changes=[*pending_changes, *object_changes],
+            object_ids=step_records.list_created_ids(outcomes, changes),
+            object_changes=changes,
             drops_payload=drops_payload,
             has_step_rows=self.has_step_rows,
             has_chunks=self.has_chunks,
@@ -460,7 +461,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         self._unsaved_change_end = 0
         del self._unsaved_steps[: len(saved_steps)]
         del self._unsaved_outcomes[: len(outcomes)]
-        del self.pending_changes[: len(pending_changes)]
+        del self.pending_changes[:pending_count]
         # It has disconnected while the transaction ran.
         if is_first and self.is_client_disconnected and not record.is_client_disconnected:
             with suppress(StoreUnavailable):
