@@ -140,6 +140,13 @@ class Database(ABC):
         """
         return None
 
+    async def fetch_by_key(self, statement: Statement, parameters: Parameters) -> Sequence[Any]:
+        """Returns the rows that a statement selects by their key; raises StoreUnavailable.
+
+        On PostgreSQL, reads of the same moment share a round trip.
+        """
+        return await self.read(lambda tx: tx.fetch(statement, parameters), is_brief=True)
+
     @abstractmethod
     def write(self, body: Body[Result], *, is_brief: bool = False) -> Awaitable[Result]:
         """Runs a body and commits.

@@ -71,7 +71,7 @@ class ObjectStateStore:
         if (facts := self.load_now(owner, kind, id)) is not None:
             return facts
         table, row = STATE_TABLES[kind], {**owner._asdict(), "id": id}
-        rows = await self._store.read(lambda tx: tx.fetch(table.select_one, row), is_brief=True)
+        rows = await self._store.fetch_by_key(table.select_one, row)
         return (await self._decode_facts_by_id(owner, kind, rows)).get(id, {}) if rows else {}
 
     def load_now(
@@ -128,18 +128,18 @@ class ObjectStateStore:
             )
             if rows is None or len(rows) > FEW:
                 rows = await self._store.read(lambda tx: tx.fetch(table.select_all, values))
-        elif ids := tuple(sorted(set(among))):
-            values, is_brief, rows = {**values, "ids": ids, "id": ids[0]}, len(ids) <= FEW, None
-            # For a list, SQLite builds a table each time.
-            statement = table.select_some if len(ids) > 1 else table.select_one
+        elif len(ids := tuple(sorted(set(among)))) > 1:
+            values, is_brief = {**values, "ids": ids}, len(ids) <= FEW
+            rows = None
             if is_brief and not table.is_encrypted:
-                rows = self._store.database.fetch_now(statement, values)
+                rows = self._store.database.fetch_now(table.select_some, values)
             if rows is None:
                 rows = await self._store.read(
-                    lambda tx: tx.fetch(statement, values), is_brief=is_brief
+                    lambda tx: tx.fetch(table.select_some, values), is_brief=is_brief
                 )
         else:
-            return {}
+            facts_by_id = {id_: await self.load(owner, kind, id_) for id_ in ids}
+            return {id_: facts for id_, facts in facts_by_id.items() if facts}
         return await self._decode_facts_by_id(owner, kind, rows)
 
     async def _load_payments_of_draft(

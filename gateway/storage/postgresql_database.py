@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
@@ -36,8 +36,6 @@ INSTANCE_LOCKS = 0x7061796E
 """The class of the locks that processes hold while they run: "payn"."""
 
 POOL_SIZE = 10
-IDLE_SECONDS = 300
-"""Seconds after which an unused connection is not used again: a firewall may have forgotten it."""
 CLOSE_SECONDS = 30
 BEGIN_SECONDS = 5
 """BEGIN and ROLLBACK wait for no lock: a server that takes longer does not respond."""
@@ -67,6 +65,10 @@ _UNAVAILABLE = (
 
 class _SlowFailure(ConnectionError):
     """Another transaction has failed because the database does not respond."""
+
+
+_RowsByNumber = Mapping[int, Sequence[Any]]
+"""The rows that each of several sets of arguments selects, by its number from 1."""
 
 
 class PostgresqlTransaction(Transaction):
@@ -104,6 +106,22 @@ class PostgresqlTransaction(Transaction):
             rows = await self._connection.fetchmany(compiled.text, argument_lists)
         return compiled.build_rows(rows)
 
+    async def fetch_for_each(
+        self, statement: Statement, argument_sets: Sequence[Sequence[Any]]
+    ) -> _RowsByNumber:
+        """Runs a statement for each set of arguments in one round trip."""
+        compiled = statement.compile_for_dialect("postgresql")
+        if len(argument_sets) == 1:
+            rows = await self._connection.fetch(compiled.text, *argument_sets[0])
+            return {1: compiled.build_rows(rows)}
+        text = _repeat_for_arguments(compiled.text)
+        rows_by_number: dict[int, list[Any]] = {}
+        for number, *row in await self._connection.fetch(
+            text, *map(list, zip(*argument_sets, strict=True))
+        ):
+            rows_by_number.setdefault(number, []).append(row)
+        return {number: compiled.build_rows(rows) for number, rows in rows_by_number.items()}
+
     async def execute(self, statement: Any, *parameter_sets: Parameters) -> int:
         compiled = self._compile(statement, parameter_sets)
         if len(parameter_sets) <= 1:
@@ -130,7 +148,24 @@ def _combine_statements(*statements: str) -> str:
     return f"WITH {', '.join(parts)} SELECT {counts}"
 
 
+@lru_cache(256)
+def _repeat_for_arguments(statement: str) -> str:
+    """Rewrites a statement to one that runs for each of several sets of arguments.
+
+    It takes a list for each parameter, and selects the number of the set, from 1, first.
+    """
+    types = dict(_TYPED_PARAMETER.findall(statement))
+    lists = ", ".join(f"${number}::{types[number]}[]" for number in types)
+    names = ", ".join(f"p{number}" for number in types)
+    statement = _TYPED_PARAMETER.sub(r"p\1", statement)
+    return (
+        f"SELECT number, found.* FROM unnest({lists}) WITH ORDINALITY AS arguments ({names}, number)"  # noqa: S608
+        f", LATERAL ({statement}) AS found"
+    )
+
+
 _PARAMETER = re.compile(r"\$(\d+)")
+_TYPED_PARAMETER = re.compile(r"\$(\d+)::(\w+)")
 _INSTANCE_LOCKS = text(
     "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND granted AND database ="
     " (SELECT oid FROM pg_database WHERE datname = current_database())"
@@ -140,11 +175,22 @@ _CLOCK = Statement(lambda _kind: text("SELECT clock_timestamp()"))
 _LOCK = "SELECT pg_advisory_xact_lock($1, hashtext(name)) FROM unnest($2::text[]) AS name"
 
 
-class PostgresqlDatabase(Database):
-    """Connections that are opened when they are needed, and kept for the next transactions.
+class _Connection(asyncpg.Connection):  # type: ignore[misc] # untyped
+    def get_reset_query(self) -> str:
+        """Returns nothing: it would be a round trip, and no transaction changes a setting."""
+        return ""
 
-    Not asyncpg's pool, which makes a task and some sixty calls of each use of a connection.
-    """
+
+class _Batch:
+    """Reads of one statement that wait for the same round trip."""
+
+    def __init__(self) -> None:
+        self.argument_sets: list[tuple[Any, ...]] = []
+        self.rows: asyncio.Task[_RowsByNumber]
+
+
+class PostgresqlDatabase(Database):
+    """Transactions on the connections of a pool."""
 
     dialect = "postgresql"
 
@@ -152,17 +198,43 @@ class PostgresqlDatabase(Database):
         super().__init__(location)
         self._dsn = dsn
         self._options = options
-        self._idle: list[tuple[float, Any]] = []
-        """Connections, each with the time of its last use; the last one is used first."""
+        self._pool: Any = None
         self._lock_connection: Any = None
         self._slots = asyncio.Semaphore(POOL_SIZE)
+        """Who waits here can be refused if the database does not respond, unlike in the pool."""
         self._failure: tuple[float, str] | None = None
         """When a transaction last failed after more than ``patience_seconds``, and the reason."""
+        self._batches: dict[Statement, _Batch] = {}
+        """Those whose round trip has not begun."""
         self._writing: set[asyncio.Task[Any]] = set()
 
     async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:  # noqa: ARG002 - SQLite's
         with translate_database_errors(self.location):
             return await self._run_with_retries(body, writes=False)
+
+    async def fetch_by_key(self, statement: Statement, parameters: Parameters) -> Sequence[Any]:
+        if (batch := self._batches.get(statement)) is None:
+            batch = self._batches[statement] = _Batch()
+            batch.rows = asyncio.ensure_future(self._fetch_batch(statement, batch))
+        compiled = statement.compile_for_dialect("postgresql")
+        batch.argument_sets.append(compiled.build_arguments(parameters))
+        number = len(batch.argument_sets)
+        return (await asyncio.shield(batch.rows)).get(number, ())
+
+    async def _fetch_batch(self, statement: Statement, batch: _Batch) -> _RowsByNumber:
+        def end_joining() -> None:
+            if self._batches.get(statement) is batch:
+                del self._batches[statement]
+
+        async def fetch(tx: Any) -> _RowsByNumber:
+            end_joining()  # only now: others may have joined while this one waited for a connection
+            rows: _RowsByNumber = await tx.fetch_for_each(statement, batch.argument_sets)
+            return rows
+
+        try:
+            return await self.read(fetch)
+        finally:
+            end_joining()
 
     async def write(self, body: Body[Result], *, is_brief: bool = False) -> Result:  # noqa: ARG002 - SQLite's
         started_at = time.perf_counter()
@@ -219,17 +291,7 @@ class PostgresqlDatabase(Database):
                 raise _SlowFailure(self._failure[1])
             started_at = time.monotonic()
             try:
-                connection = await self._take_responding_connection(writes=writes)
-                try:
-                    result = await body(PostgresqlTransaction(connection))
-                    if writes:
-                        await _commit(connection)
-                except BaseException as error:
-                    await _roll_back_or_terminate(connection, error)
-                    raise
-                finally:
-                    if not connection.is_closed():
-                        self._idle.append((time.monotonic(), connection))
+                return await self._run_on_responding_connection(body, writes=writes)
             except _ABORTED:
                 raise
             except _UNAVAILABLE as error:
@@ -237,28 +299,31 @@ class PostgresqlDatabase(Database):
                 if now - started_at > self.patience_seconds:
                     self._failure = now, describe_database_error(error)
                 raise
-            return result
 
-    async def _take_responding_connection(self, *, writes: bool) -> Any:
-        """Takes a connection that responds: a restart of the database must not cost a write."""
+    async def _run_on_responding_connection(self, body: Body[Result], *, writes: bool) -> Result:
+        if self._pool is None:
+            self._pool = asyncpg.create_pool(
+                self._dsn,
+                init_size=0,
+                min_size=0,
+                max_size=POOL_SIZE,
+                connection_class=_Connection,
+                **self._options,
+            )
+            await self._pool
+        # A restart of the database, which ends all of them, must not cost a write.
         for _ in range(POOL_SIZE + 1):
-            used_at, connection = self._idle.pop() if self._idle else (time.monotonic(), None)
-            if connection is None:
-                connection = await asyncpg.connect(self._dsn, **self._options)
-            try:
-                if time.monotonic() - used_at < IDLE_SECONDS and not connection.is_closed():
+            async with self._pool.acquire() as connection:
+                if writes and not await _begin(connection):
+                    continue
+                try:
+                    result = await body(PostgresqlTransaction(connection))
                     if writes:
-                        await connection.execute("BEGIN", timeout=BEGIN_SECONDS)
-                    return connection
-            except TimeoutError:
-                connection.terminate()
-                raise  # the others would not respond either
-            except _UNUSABLE:
-                pass
-            except BaseException:
-                connection.terminate()
-                raise
-            connection.terminate()
+                        await _commit(connection)
+                except BaseException as error:
+                    await _roll_back_or_terminate(connection, error)
+                    raise
+                return result
         raise asyncpg.InterfaceError("no usable connection")
 
     async def hold_instance_lock(self, key: int) -> None:
@@ -294,15 +359,26 @@ class PostgresqlDatabase(Database):
             self._lock_connection.terminate()
         if self._writing:
             await asyncio.wait(self._writing, timeout=CLOSE_SECONDS)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_SECONDS):
-                for _ in range(POOL_SIZE):  # until no read uses a connection
-                    await self._slots.acquire()
-        self._slots = asyncio.Semaphore(POOL_SIZE)
-        while self._idle:
-            _, connection = self._idle.pop()
-            with suppress(*_UNUSABLE):
-                await connection.close(timeout=BEGIN_SECONDS)
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await pool.close()
+            except TimeoutError:
+                pool.terminate()
+
+
+async def _begin(connection: Any) -> bool:
+    """Begins a transaction; returns False if the connection has been lost."""
+    try:
+        await connection.execute("BEGIN", timeout=BEGIN_SECONDS)
+    except BaseException as error:
+        connection.terminate()
+        # A server that does not respond would not respond on another connection either.
+        if isinstance(error, TimeoutError) or not isinstance(error, _UNUSABLE):
+            raise
+        return False
+    return True
 
 
 async def _commit(connection: Any) -> None:

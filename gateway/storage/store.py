@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import URL, Connection, insert, select, text
@@ -22,6 +23,7 @@ from gateway.storage.errors import StoreUnavailable
 from gateway.storage.key_file import build_missing_key_file_error, create_key_file, read_key_file
 from gateway.storage.migrate import find_schema_revision, migrate
 from gateway.storage.postgresql_database import ADVISORY_LOCKS
+from gateway.storage.sql import Parameters, Statement
 from gateway.storage.sqlite_database import PROCESS_LOCK, is_served
 from gateway.storage.tables import encryption_keys, instances
 
@@ -57,6 +59,14 @@ class Store:
         started_at = perf_counter()
         try:
             return await self.database.read(body, is_brief=is_brief)
+        finally:
+            metrics.traffic.database_durations["read"].observe(perf_counter() - started_at)
+
+    async def fetch_by_key(self, statement: Statement, parameters: Parameters) -> Sequence[Any]:
+        """Selects rows by their key; see ``Database.fetch_by_key``."""
+        started_at = perf_counter()
+        try:
+            return await self.database.fetch_by_key(statement, parameters)
         finally:
             metrics.traffic.database_durations["read"].observe(perf_counter() - started_at)
 

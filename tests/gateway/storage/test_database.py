@@ -53,6 +53,7 @@ SELECT_ALL = Statement(lambda _dialect: select(things).order_by(things.c.id))
 SELECT_SOME = Statement(
     lambda _dialect: select(things.c.id).where(AnyOf(things.c.id, "ids")).order_by("id")
 )
+SELECT_ONE = Statement(lambda _dialect: select(things).where(things.c.id == bindparam("wanted")))
 INCREMENT = Statement(
     lambda _dialect: (
         update(things)
@@ -168,6 +169,22 @@ async def test_failed_body_changes_nothing_and_raises_its_error(empty_database: 
     with pytest.raises(LookupError, match="mine"):
         await empty_database.write(insert_and_fail)
     assert await load_all_rows(empty_database) == []
+
+
+async def test_reads_by_key_at_the_same_time_get_their_own_rows(empty_database: Database) -> None:
+    await empty_database.write(lambda tx: insert_rows(tx, build_row("a", 1), build_row("b", 2)))
+
+    async def fetch(id_: str) -> list[Any]:
+        return [row.count for row in await empty_database.fetch_by_key(SELECT_ONE, {"wanted": id_})]
+
+    assert await fetch("a") == [1]
+    wanted = ["b", "none", "a", "b"] * 20
+    expected: dict[str, list[int]] = {"a": [1], "b": [2], "none": []}
+    assert await asyncio.gather(*map(fetch, wanted)) == [expected[id_] for id_ in wanted]
+    row, _ = await asyncio.gather(
+        empty_database.fetch_by_key(SELECT_ONE, {"wanted": "a"}), fetch("b")
+    )
+    assert row == await empty_database.read(lambda tx: tx.fetch(SELECT_ONE, {"wanted": "a"}))
 
 
 async def test_duplicate_key_is_told_apart_from_a_failure(empty_database: Database) -> None:

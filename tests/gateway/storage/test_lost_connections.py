@@ -11,11 +11,12 @@ from typing import Any
 
 import asyncpg
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import Text, bindparam, column, make_url, select, table, text
 
 from gateway.storage.database import FaultyStatement, Transaction
 from gateway.storage.errors import StoreUnavailable
 from gateway.storage.postgresql_database import POOL_SIZE, PostgresqlDatabase
+from gateway.storage.sql import Statement
 from tests.tcp_proxy import TcpProxy, open_tcp_proxy
 
 COUNT = text("SELECT count(*) FROM event")
@@ -143,6 +144,36 @@ async def test_hung_server_fails_all_callers_after_one_timeout(
         await proxy.restore()
         assert await count_events(proxied_database) == events_before
         await proxied_database.write(insert_event)
+
+
+async def test_reads_by_key_that_share_a_failure_can_be_repeated(database: str) -> None:
+    statement = Statement(
+        lambda _dialect: (
+            select(column("id", Text))
+            .select_from(table("event"))
+            .where(column("id", Text) == bindparam("wanted"))
+        )
+    )
+    async with open_proxied_database(database, timeout=0.3, command_timeout=0.3) as (
+        proxied_database,
+        proxy,
+    ):
+
+        async def fetch() -> list[Any]:
+            return [*await proxied_database.fetch_by_key(statement, {"wanted": "a"})]
+
+        await proxied_database.write(insert_event)
+        for is_connected in (True, False):
+            proxy.hang()
+            outcomes = await asyncio.gather(*(fetch() for _ in range(3)), return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [StoreUnavailable] * 3, is_connected
+        cancelled, other = asyncio.ensure_future(fetch()), asyncio.ensure_future(fetch())
+        await asyncio.sleep(0)
+        await proxy.disconnect()
+        await proxy.restore()
+        cancelled.cancel()
+        assert await other == [("a",)]
+        assert await asyncio.gather(fetch(), fetch()) == [[("a",)]] * 2
 
 
 async def test_locks_of_a_timed_out_transaction_are_released(database: str) -> None:
