@@ -16,6 +16,7 @@ from mappings.batch_reads import (
     SUMMARIES_PER_CHUNK,
     add_missing_statuses,
     fetch_balances_or_none,
+    fill_service_fields,
     is_missing_batch_failure,
     load_batches,
     set_missing_status_by_balance,
@@ -26,13 +27,10 @@ from mappings.batch_views import (
     build_batch_list_item,
     derive_batch_status,
     drop_nulls,
-    is_draft,
-    restore_original_batch_fields,
 )
 from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
 from mappings.effects import JSON, MAX_PARALLEL_CALLS, CompareAndSet, LoadFacts, SubFlow
 from mappings.failures import Invalid, NoSuchOperation, Refused
-from mappings.ids import build_legacy_ids_load
 from mappings.lazy_sequences import iterate_chunks
 from mappings.list_filters import Filters, has_matching_payment
 from mappings.matching import Payment
@@ -181,16 +179,12 @@ class _NewestPaymentsReader:
 
 # The batches
 
-Row = Mapping[str, JSON]
 
-
-def load_batch_rows(facts_by_id: Mapping[str, Mapping[str, JSON]]) -> SubFlow:
-    """Returns a row for every batch, with its stored facts and the service's fields.
-
-    ``id`` is the client's id. The row's ``listed`` are the fields from the service's list.
-    """
-    rows = {
-        id_: {**facts, "id": id_}
+def load_listed_batches() -> SubFlow:
+    """Returns every batch with what the service's list shows of it; payments are not read."""
+    facts_by_id = yield LoadFacts("batch")
+    batches = {
+        id_: build_batch(id_, facts, [], {}, None)
         for id_, facts in facts_by_id.items()
         if facts.get("phase") != "deleted"
     }
@@ -201,18 +195,17 @@ def load_batch_rows(facts_by_id: Mapping[str, Mapping[str, JSON]]) -> SubFlow:
     try:
         items = yield from load_all_rows("/batches", "batches", probe_ids=())
     except NoSuchOperation:
-        return list(rows.values())
+        return list(batches.values())
     for item in items.values():
         id_ = str(ids_by_upstream.get(item["id"], item["id"]))
         # A superseded batch is listed as the draft, or the batch, that replaced it.
         facts = facts_by_id.get(id_, {})
         if item["id"] not in superseded_ids and facts.get("phase") != "deleted":
-            listed_fields = drop_nulls(restore_original_batch_fields(facts, item))
-            rows[id_] = {**rows.get(id_, {}), **listed_fields, "id": id_, "listed": listed_fields}
-    return (yield from _drop_missing_batches(rows))
+            batches[id_] = build_batch(id_, facts, [], item, None)
+    return (yield from _drop_missing_batches(batches))
 
 
-def _drop_missing_batches(rows: dict[str, dict[str, JSON]]) -> SubFlow:
+def _drop_missing_batches(batches: dict[str, Batch]) -> SubFlow:
     """Drops stored batches that were deleted at the service.
 
     GET /batch/:id/summary  for each batch that the service should have and does not list
@@ -224,37 +217,35 @@ def _drop_missing_batches(rows: dict[str, dict[str, JSON]]) -> SubFlow:
         if isinstance(result, Invalid) or (
             isinstance(result, Refused) and is_missing_batch_failure(result) and result.problems
         ):
-            del rows[id_]
+            del batches[id_]
 
     unlisted_ids = [
-        id_ for id_, row in rows.items() if row.get("phase") == "sent" and "listed" not in row
+        id_
+        for id_, batch in batches.items()
+        if batch.facts.get("phase") == "sent" and not batch.service_fields
     ]
     yield from _load_batches_in_chunks(unlisted_ids, drop_if_missing)
-    return list(rows.values())
+    return list(batches.values())
 
 
-def filter_batch_rows(
-    rows: Sequence[Row], facts_by_id: Mapping[str, Row], query: Mapping[str, str]
-) -> SubFlow:
-    """Returns the rows that pass the filters of a query, newest first, ties by id."""
+def filter_batches(batches: Sequence[Batch], query: Mapping[str, str]) -> SubFlow:
+    """Returns the listed batches that pass the filters of a query, newest first, ties by id."""
     filters = Filters.from_query(query)
     if search := filters.search:
         # Clients search for the ids they know, which may not be the service's.
-        legacy_ids = yield build_legacy_ids_load(rows)
-        rows = [row for row in rows if search in legacy_ids.get(row["id"], row["id"]).casefold()]
+        names = yield LoadFacts("legacy id", ids=tuple(batch.id for batch in batches))
+        batches = [each for each in batches if search in names.get(each.id, each.id).casefold()]
     if replace(filters, search=""):
-        rows = yield from _filter_by_content(rows, facts_by_id, filters)
+        batches = yield from _filter_by_content(batches, filters)
     # The second sort is stable.
-    rows = sorted(rows, key=lambda row: str(row["id"]))
+    batches = sorted(batches, key=lambda batch: batch.id)
     return sorted(
-        rows, key=lambda row: parse_instant_or_earliest(row.get("createdAt")), reverse=True
+        batches, key=lambda batch: parse_instant_or_earliest(batch.created_at), reverse=True
     )
 
 
-def _filter_by_content(
-    rows: Sequence[Row], facts_by_id: Mapping[str, Row], filters: Filters
-) -> SubFlow:
-    """Returns the rows that pass the filters, reading batches whose row does not decide it.
+def _filter_by_content(batches: Sequence[Batch], filters: Filters) -> SubFlow:
+    """Returns the batches that pass the filters, reading those that the list does not decide.
 
     GET /batch/:id/summary  at most once for each batch
     GET /balance            once, if a batch's status is missing
@@ -264,79 +255,70 @@ def _filter_by_content(
     complete.
     """
     completions = (yield LoadFacts("complete")) if filters.status else {}
-    decisions = {row["id"]: _evaluate_filters_on_row(filters, row, completions) for row in rows}
-    passing_rows = {row["id"]: row for row in rows if decisions[row["id"]] is not False}
+    decisions = {each.id: _evaluate_filters_on_list(filters, each, completions) for each in batches}
+    passing_batches = {each.id: each for each in batches if decisions[each.id] is not False}
     # Empty until fetched; a list, because None says that the service refuses its balance.
-    balances: list[Sequence[Row] | None] = []
+    balances: list[Sequence[Mapping[str, JSON]] | None] = []
 
-    def filter_row(id_: str, result: Batch | Exception) -> SubFlow:
+    def filter_batch(id_: str, result: Batch | Exception) -> SubFlow:
         if isinstance(result, Exception) and not is_missing_batch_failure(result):
             raise result
-        batch = yield from _build_listed_batch(passing_rows[id_], facts_by_id, result)
+        batch = yield from _complete_listed_batch(passing_batches[id_], result)
         if filters.status and batch.status is None:
             if not balances:
                 balances.append((yield from fetch_balances_or_none(is_required=True)))
             set_missing_status_by_balance(batch, balances[0])
-        row = {**passing_rows.pop(id_), **drop_nulls(build_batch_list_item(batch))}
         # There is no further source: a value that is still unknown counts as empty.
-        criteria = (batch.status or "", row.get("createdAt") or "", batch.currency or "")
+        criteria = (batch.status or "", batch.created_at or "", batch.currency or "")
         is_match = filters.evaluate_batch_filters(*criteria)
         if is_match is None:
             is_match = yield from has_matching_payment(filters, batch.payments)
+        listed = passing_batches.pop(id_)
         if is_match:
-            passing_rows[id_] = row
+            # As if the service had listed all of it: payments of many batches need much memory.
+            fields = {**listed.service_fields, **drop_nulls(build_batch_list_item(batch))}
+            passing_batches[id_] = build_batch(id_, batch.facts, [], fields, None)
 
-    unread_ids = [id_ for id_ in passing_rows if decisions[id_] is None]
-    yield from _load_batches_in_chunks(unread_ids, filter_row, completions)
-    return list(passing_rows.values())
+    unread_ids = [id_ for id_ in passing_batches if decisions[id_] is None]
+    yield from _load_batches_in_chunks(unread_ids, filter_batch, completions)
+    return list(passing_batches.values())
 
 
-def _evaluate_filters_on_row(
-    filters: Filters, row: Row, completions: Mapping[str, Row]
+def _evaluate_filters_on_list(
+    filters: Filters, batch: Batch, completions: Mapping[str, Mapping[str, JSON]]
 ) -> bool | None:
     """Calls ``Filters.evaluate_batch_filters``, passing stored fields only if they cannot be out of date."""
-    listed_fields = row.get("listed", {})
     # The stored state knows of a start, but not whether the batch is complete by now.
-    fields = row if _has_all_listed_fields(row) else listed_fields
-    status = derive_batch_status(fields.get)
-    if row["id"] in completions:
+    is_listed = _has_all_listed_fields(batch)
+    status = batch.status if is_listed else derive_batch_status(batch.service_fields.get)
+    if batch.id in completions:
         status = "complete"
-    created, is_listed = row.get("createdAt"), listed_fields.get("createdAt")
-    if filters.has_dates and not is_listed and filters.is_near_date_bound(created):
+    created, is_dated = batch.created_at, batch.service_fields.get("createdAt")
+    if filters.has_dates and not is_dated and filters.is_near_date_bound(created):
         created = None  # this may be the gateway's clock: the summary has the service's time
-    currency = row.get("currency") or row.get("sourceCurrency")
-    return filters.evaluate_batch_filters(status, created, currency)
+    return filters.evaluate_batch_filters(status, created, batch.currency)
 
 
-def load_batch_page(rows: Sequence[Row], facts_by_id: Mapping[str, Row]) -> SubFlow:
+def load_batch_page(listed_batches: Sequence[Batch]) -> SubFlow:
     """Loads the batches of a page, reading in parallel those that the list shows incompletely."""
-    unread_ids = [
-        row["id"]
-        for row in rows
-        if not _has_all_listed_fields(row) or is_draft(facts_by_id.get(row["id"], {}))
-    ]
+    unread_ids = [batch.id for batch in listed_batches if not _has_all_listed_fields(batch)]
     results = dict(zip(unread_ids, (yield from load_batches(unread_ids)), strict=True))
     batches: list[Batch] = []
-    for row in rows:
-        batches += [(yield from _build_listed_batch(row, facts_by_id, results.get(row["id"])))]
+    for batch in listed_batches:
+        batches += [(yield from _complete_listed_batch(batch, results.get(batch.id)))]
     yield from add_missing_statuses(batches)
     return [build_batch_list_item(batch) for batch in batches]
 
 
-def _build_listed_batch(
-    row: Row, facts_by_id: Mapping[str, Row], result: Batch | Exception | None
-) -> SubFlow:
-    """Builds a listed batch from the result of its read, or else from its row and stored state."""
-    batch = result
-    if not isinstance(batch, Batch):
-        entries = []
-        if not _has_all_listed_fields(row):
-            entries = (yield LoadFacts("payments", row["id"])).get("entries", [])
-        batch = build_batch(row["id"], facts_by_id.get(row["id"], {}), entries, {}, None)
-    if not batch.is_draft:
-        batch.service_fields = {**row, **drop_nulls(batch.service_fields)}
-    return batch
+def _complete_listed_batch(listed: Batch, result: Batch | Exception | None) -> SubFlow:
+    """Completes a listed batch from the result of its read, or else from its stored payments."""
+    if isinstance(result, Batch):
+        return result if result.is_draft else fill_service_fields(result, listed.service_fields)
+    if not _has_all_listed_fields(listed):
+        listed.entries = (yield LoadFacts("payments", listed.id)).get("entries", [])
+    return listed
 
 
-def _has_all_listed_fields(row: Mapping[str, JSON]) -> bool:
-    return None not in (derive_batch_status(row.get), row.get("amount"), row.get("totalPayments"))
+def _has_all_listed_fields(batch: Batch) -> bool:
+    shown = batch.service_fields
+    return None not in (batch.status, shown.get("amount"), shown.get("totalPayments"))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 from mappings import money, outcome_rules
 from mappings.balances import has_sufficient_funds, parse_balances
@@ -20,9 +20,14 @@ from mappings.dates import parse_instant_or_earliest
 from mappings.effects import JSON, MAX_READ_LAG, Call, CompareAndSet, LoadFacts, Parallel, SubFlow
 from mappings.errors import NOT_FOUND, is_transient
 from mappings.failures import Conflict, Failure, Halted, Invalid, Problem, Refused
-from mappings.lazy_sequences import filter_rows, iterate_field, map_rows, materialize_rows
+from mappings.lazy_sequences import (
+    filter_rows,
+    iterate_chunks,
+    iterate_field,
+    map_rows,
+    materialize_rows,
+)
 from mappings.matching import Entry, Payment, list_entry_ids, match_payments_with_entries
-from mappings.objects import Facts
 from mappings.outcome_matching import fetch_if_exists
 from mappings.payloads import extract_batch, find_payments
 from mappings.payment_recipients import add_recipient_details
@@ -38,19 +43,6 @@ SUMMARIES_PER_CHUNK = 40
 """Maximum number of summaries in memory; each may hold a hundred thousand payments."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBatch:
-    """The stored state of a batch, by its first id; a batch created elsewhere has no facts."""
-
-    id: str
-    facts: Facts
-    entries: Sequence[Entry]
-
-    @property
-    def summary_call(self) -> Call:
-        return Call("GET", SUMMARY_PATH.format(id=self.facts.get("upstream") or self.id))
-
-
 def load_batch(batch_id: str, payment_ids: Collection[str] | None = None) -> SubFlow:
     """Loads a batch; calls GET /batch/:id/summary unless it is a draft.
 
@@ -58,9 +50,9 @@ def load_batch(batch_id: str, payment_ids: Collection[str] | None = None) -> Sub
     in ``payment_ids`` are loaded, if it has them all. Raises Invalid for a batch deleted through the
     gateway. The status may be missing: see ``add_missing_statuses``.
     """
-    stored_batch = yield from _load_stored_batch(batch_id, payment_ids)
-    summary = None if is_draft(stored_batch.facts) else (yield stored_batch.summary_call)
-    return (yield from _build_loaded_batch(stored_batch, summary))
+    batch = yield from _load_stored_batch(batch_id, payment_ids)
+    summary = None if batch.is_draft else (yield _build_summary_call(batch))
+    return (yield from _complete_stored_batch(batch, summary))
 
 
 def reload_batch(batch: Batch) -> SubFlow:
@@ -68,10 +60,13 @@ def reload_batch(batch: Batch) -> SubFlow:
 
     Its facts and entries count, not what is stored later. The service may not show the batch yet.
     """
-    stored_batch = StoredBatch(batch.id, batch.facts, batch.entries)
-    summary = (yield from fetch_if_exists(stored_batch.summary_call.path)) or {}
-    loaded = yield from _build_loaded_batch(stored_batch, summary)
+    summary = (yield from fetch_if_exists(_build_summary_call(batch).path)) or {}
+    loaded = yield from _complete_stored_batch(batch, summary)
     return fill_service_fields(loaded, batch.service_fields)
+
+
+def _build_summary_call(batch: Batch) -> Call:
+    return Call("GET", SUMMARY_PATH.format(id=batch.upstream_id))
 
 
 def fill_service_fields(batch: Batch, fields: Mapping[str, JSON]) -> Batch:
@@ -83,31 +78,22 @@ def fill_service_fields(batch: Batch, fields: Mapping[str, JSON]) -> Batch:
 def load_batches(batch_ids: Sequence[str]) -> SubFlow:
     """Loads batches, their summaries in parallel; a failure takes the place of its batch."""
     results: list[Batch | Exception] = []
-    for start in range(0, len(batch_ids), SUMMARIES_PER_CHUNK):
-        results += yield from _load_chunk_of_batches(batch_ids[start : start + SUMMARIES_PER_CHUNK])
-    return results
-
-
-def _load_chunk_of_batches(batch_ids: Sequence[str]) -> SubFlow:
-    results: list[StoredBatch | Batch | Exception] = []
-    for batch_id in batch_ids:
-        try:
-            results.append((yield from _load_stored_batch(batch_id)))
-        except Invalid as error:
-            results.append(error)
-    # The summaries of the whole chunk are one parallel step; drafts need no call.
-    calls = [
-        stored_batch.summary_call
-        for stored_batch in results
-        if isinstance(stored_batch, StoredBatch) and not is_draft(stored_batch.facts)
-    ]
-    answers = iter((yield Parallel(calls)) if calls else [])
-    for position, stored_batch in enumerate(results):
-        if isinstance(stored_batch, StoredBatch):
-            summary = None if is_draft(stored_batch.facts) else next(answers)
-            if not isinstance(summary, Exception):
-                summary = yield from _build_loaded_batch(stored_batch, summary)
-            results[position] = summary
+    for chunk in iterate_chunks(batch_ids, SUMMARIES_PER_CHUNK):
+        stored_batches: list[Any] = []
+        for batch_id in chunk:
+            try:
+                stored_batches.append((yield from _load_stored_batch(batch_id)))
+            except Invalid as error:
+                stored_batches.append(error)
+        # The summaries of the whole chunk are one parallel step; drafts need no call.
+        sent = [each for each in stored_batches if isinstance(each, Batch) and not each.is_draft]
+        answers = (yield Parallel([_build_summary_call(batch) for batch in sent])) if sent else []
+        summaries = {batch.id: answer for batch, answer in zip(sent, answers, strict=True)}
+        for batch in stored_batches:
+            result = batch if isinstance(batch, Exception) else summaries.get(batch.id)
+            if not isinstance(result, Exception):
+                result = yield from _complete_stored_batch(batch, result)
+            results.append(result)
     return results
 
 
@@ -127,6 +113,7 @@ def require_batch_not_superseded(batch_id: str) -> SubFlow:
 
 
 def _load_stored_batch(requested_id: str, payment_ids: Collection[str] | None = None) -> SubFlow:
+    """Loads the stored state, by the batch's first id; a batch created elsewhere has no facts."""
     batch_id, facts = requested_id, (yield LoadFacts("batch", requested_id))
     if not facts:
         # A batch submitted from a draft has another id at the service, which redirects here.
@@ -145,13 +132,13 @@ def _load_stored_batch(requested_id: str, payment_ids: Collection[str] | None = 
     # A missing id may be that of the service, or of no payment.
     if facts and (payment_ids is None or not is_draft(facts) or len(entries) < len(payment_ids)):
         entries = (yield LoadFacts("payments", batch_id)).get("entries", [])
-    return StoredBatch(batch_id, facts, entries)
+    return Batch(batch_id, facts, entries)
 
 
-def _build_loaded_batch(stored_batch: StoredBatch, summary: JSON) -> SubFlow:
+def _complete_stored_batch(stored: Batch, summary: JSON) -> SubFlow:
     """Builds a batch from its summary, or from its entries if it is a draft."""
-    id_, facts, entries = stored_batch.id, stored_batch.facts, stored_batch.entries
-    if is_draft(facts):
+    id_, facts, entries = stored.id, stored.facts, stored.entries
+    if stored.is_draft:
         entries = yield from add_recipient_details(entries)
         return build_batch(id_, facts, entries, {}, None)
     payments = find_payments(summary)
@@ -162,11 +149,11 @@ def _build_loaded_batch(stored_batch: StoredBatch, summary: JSON) -> SubFlow:
         and len(payments) >= len(entries)
         and all(iterate_field(payments, "id"))
     ):
-        entries = yield from _store_upstream_payment_ids(stored_batch, payments)
+        entries = yield from _store_upstream_payment_ids(stored, payments)
     return build_batch(id_, facts, entries, extract_batch(summary), payments)
 
 
-def _store_upstream_payment_ids(stored_batch: StoredBatch, payments: Sequence[Payment]) -> SubFlow:
+def _store_upstream_payment_ids(stored: Batch, payments: Sequence[Payment]) -> SubFlow:
     """Stores which upstream payment each entry of a draft has become, after its submission.
 
     They are matched by recipient and amount.
@@ -174,9 +161,9 @@ def _store_upstream_payment_ids(stored_batch: StoredBatch, payments: Sequence[Pa
     # Entries with ids are matched by id, but these ids are not the service's yet.
     unnamed_entries = map_rows(
         lambda entry: {**entry, "id": None, "upstream": None, "ours": entry["id"]},
-        stored_batch.entries,
+        stored.entries,
     )
-    currency = stored_batch.facts.get("currency")
+    currency = stored.facts.get("currency")
     pairs = match_payments_with_entries(payments, unnamed_entries, currency)
     matched_pairs = filter_rows(pairs, lambda pair: pair[1] is not None)
     matched_entries = materialize_rows(
@@ -184,12 +171,12 @@ def _store_upstream_payment_ids(stored_batch: StoredBatch, payments: Sequence[Pa
     )
 
     def build_redirect(entry: Entry) -> CompareAndSet:
-        facts = {"id": entry["id"], "batch": stored_batch.id, "createdAt": entry.get("createdAt")}
+        facts = {"id": entry["id"], "batch": stored.id, "createdAt": entry.get("createdAt")}
         return CompareAndSet("alias", entry["upstream"], facts)
 
-    id_, redirects = stored_batch.id, map_rows(build_redirect, matched_entries)
+    id_, redirects = stored.id, map_rows(build_redirect, matched_entries)
     entries = CompareAndSet("payments", id_, {"entries": matched_entries}, linked=redirects)
-    expected = {name: stored_batch.facts.get(name) for name in ("is_new", "version", "upstream")}
+    expected = {name: stored.facts.get(name) for name in ("is_new", "version", "upstream")}
     # In a conflict another request has stored the ids, and the batch may have been edited since.
     with suppress(Conflict):
         yield CompareAndSet("batch", id_, {"is_new": None}, expected=expected, linked=(entries,))

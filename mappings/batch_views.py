@@ -89,8 +89,8 @@ class Batch:
     id: str
     facts: Facts
     entries: Sequence[Entry]
-    service_fields: Mapping[str, JSON]
-    rows: Sequence[Payment] | None
+    service_fields: Mapping[str, JSON] = field(default_factory=dict)
+    rows: Sequence[Payment] | None = None
     computed_status: str | None = None
     has_known_payments: bool = True
     has_lock: bool = False
@@ -154,6 +154,10 @@ class Batch:
     @property
     def description(self) -> JSON:
         return self._find_field("description")
+
+    @property
+    def created_at(self) -> JSON:
+        return self._find_field("createdAt")
 
     @property
     def status(self) -> str | None:

@@ -162,12 +162,11 @@ def list_batches(request: Request) -> Flow:
 
     A missing ``completedAt`` alone causes no read, so a listed batch may lack it.
     """
-    batch_facts = yield LoadFacts("batch")
-    rows = yield from batch_lists.load_batch_rows(batch_facts)
-    rows = yield from batch_lists.filter_batch_rows(rows, batch_facts, request.query)
-    page_rows, meta = parse_page_params(request.query).select_rows(rows)
-    batches = yield from batch_lists.load_batch_page(page_rows, batch_facts)
-    return Answer({"batches": batches, "meta": meta})
+    listed_batches = yield from batch_lists.load_listed_batches()
+    batches = yield from batch_lists.filter_batches(listed_batches, request.query)
+    page_batches, meta = parse_page_params(request.query).select_rows(batches)
+    items = yield from batch_lists.load_batch_page(page_batches)
+    return Answer({"batches": items, "meta": meta})
 
 
 def read_batch_summary(request: Request) -> Flow:

@@ -282,7 +282,7 @@ def _save_draft(
         "currency": batch.currency,
         "description": batch.description,
         "description_was": None,
-        "createdAt": batch.service_fields.get("createdAt") or batch.facts.get("createdAt"),
+        "createdAt": batch.created_at,
         "updatedAt": format_timestamp(request.now),
         **edit.facts,
         **facts,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
-from mappings.effects import JSON, LoadFacts
+from mappings.effects import JSON
 from mappings.field_types import Id, TextWithIds
 from mappings.lazy_sequences import iterate_chunks
 from mappings.shape_index import (
@@ -122,11 +122,6 @@ def _collect_ids_from_texts(texts: Iterable[tuple[Mark, str]]) -> IdSets:
         elif isinstance(mark, TextWithIds):
             candidates.update(dict.fromkeys(find_ids_in_text(text)))
     return ids.keys(), candidates.keys()
-
-
-def build_legacy_ids_load(rows: Iterable[Mapping[str, JSON]]) -> LoadFacts:
-    """Loads the legacy ids of objects whose clients know them by another id."""
-    return LoadFacts("legacy id", ids=tuple(str(row["id"]) for row in rows))
 
 
 def replace_ids(shape: Any, value: JSON, names: Mapping[str, str]) -> JSON:

@@ -13,11 +13,10 @@ from datetime import UTC, datetime, timedelta
 
 from mappings.batch_views import extract_recipient_country
 from mappings.dates import EARLIEST_INSTANT, parse_date_span, parse_instant_or_earliest
-from mappings.effects import JSON, SubFlow
+from mappings.effects import JSON, LoadFacts, SubFlow
 from mappings.errors import is_transient
 from mappings.failures import Failure
 from mappings.field_types import find_country_alpha_2_code
-from mappings.ids import build_legacy_ids_load
 from mappings.lazy_sequences import filter_rows
 from mappings.matching import Payment, extract_recipient_id
 from mappings.objects import derive_legacy_payment_status
@@ -171,7 +170,8 @@ def _extract_country_of_answer(answer: JSON) -> JSON:
 
 def search_payments(search: str, payments: Sequence[Payment]) -> SubFlow:
     # Clients search for their own ids, not for the service's.
-    search_text, legacy_ids = search.casefold(), (yield build_legacy_ids_load(payments))
+    search_text = search.casefold()
+    legacy_ids = yield LoadFacts("legacy id", ids=tuple(str(each["id"]) for each in payments))
     return [
         payment
         for payment in payments
