@@ -15,9 +15,6 @@ from mappings.ids import ID_PATTERN
 from mappings.lazy_sequences import iterate_field, map_rows, materialize_rows
 from mappings.matching import Entry, Payment
 
-MAX_ADDRESSES = 1000
-"""Maximum number of distinct email addresses in one request's payments; each costs one call."""
-
 
 class SentPayment(NamedTuple):
     """A payment in a request body, and its location there.
@@ -77,7 +74,7 @@ def collect_sent_payments(
 # Validation
 
 
-def validate_payment(payment: SentPayment) -> Iterator[Problem]:
+def _validate_payment(payment: SentPayment) -> Iterator[Problem]:
     """Validates a payment to add, apart from what depends on its batch."""
     body, recipient = payment.body, payment.recipient
     if payment.is_refused("recipient.email"):
@@ -145,41 +142,6 @@ def validate_with_amounts(
     yield from validate(payment)
 
 
-class NamedRecipients:
-    """The recipients that payments name: the id of each, or else its address.
-
-    ``excess_problem`` is set if there are more addresses than one request may look up.
-    """
-
-    def __init__(self) -> None:
-        self.ids: list[str] = []
-        self.addresses: dict[str, None] = {}
-        self.excess_problem: Problem | None = None
-
-    def add_recipient(self, payment: SentPayment) -> None:
-        if id_ := payment.recipient.get("id"):
-            self.ids.append(id_)
-        elif address := payment.recipient.get("email"):
-            if address in self.addresses or len(self.addresses) < MAX_ADDRESSES:
-                self.addresses[address] = None
-            elif self.excess_problem is None:
-                fault = f"is one address more than the {MAX_ADDRESSES:,} that a request may name"
-                self.excess_problem = payment.build_invalid(
-                    "recipient.email", f"{fault}; give ids of recipients"
-                )
-
-
-def validate_new_payments(
-    payments: Iterable[SentPayment], recipients: NamedRecipients
-) -> Iterator[Problem]:
-    """Validates the payments of a new batch, and collects their ``recipients`` on the way."""
-    for payment in payments:
-        yield from validate_payment(payment)
-        recipients.add_recipient(payment)
-    if recipients.excess_problem is not None:
-        yield recipients.excess_problem
-
-
 def validate_amount_combination(payment: SentPayment) -> Iterator[Problem]:
     if payment.body.get("sourceAmount") and payment.body.get("targetAmount"):
         yield payment.build_invalid("targetAmount", "and sourceAmount cannot both be given")
@@ -193,28 +155,25 @@ def find_batch_currency(body: Mapping[str, JSON]) -> JSON:
     return body.get("sourceCurrency") or next(filter(None, currencies), None)
 
 
-def validate_source_currency(
-    body: Mapping[str, JSON], payments: Iterable[SentPayment], problems: Sequence[Problem] = ()
+def validate_new_batch(
+    body: Mapping[str, JSON], payments: Iterable[SentPayment], problems: Sequence[Problem]
 ) -> Iterator[Problem]:
-    """Validates the currency of a new batch, in which the payments must agree with it."""
+    """Validates the currency of a new batch, and its payments, which must agree with it."""
+    currency = find_batch_currency(body)
     if any(problem.field == "sourceCurrency" for problem in problems):
-        return  # an invalid currency is reported already; comparing with it would add noise
-    if not (currency := find_batch_currency(body)):
+        currency = None  # reported already: comparing with another one would add noise
+    elif not currency:
         yield build_empty_field_problem("sourceCurrency")
     for payment in payments:
-        yield from _validate_payment_currency(payment, currency)
-
-
-def _validate_payment_currency(payment: SentPayment, currency: JSON) -> Iterator[Problem]:
-    payment_currency = payment.body.get("sourceCurrency")
-    if payment_currency and currency and payment_currency != currency:
-        yield payment.build_invalid("sourceCurrency", "differs from the batch's currency")
+        yield from validate_added_payment(payment, currency)
 
 
 def validate_added_payment(payment: SentPayment, currency: JSON) -> Iterator[Problem]:
-    """Validates a payment to add to an existing batch, whose currency it must have."""
-    yield from validate_payment(payment)
-    yield from _validate_payment_currency(payment, currency)
+    """Validates a payment to add to a batch, whose currency it must have if that is known."""
+    yield from _validate_payment(payment)
+    payment_currency = payment.body.get("sourceCurrency")
+    if payment_currency and currency and payment_currency != currency:
+        yield payment.build_invalid("sourceCurrency", "differs from the batch's currency")
 
 
 RECIPIENT_FIELDS = ("id", "referenceId", "email", "name", "status", "country", "payoutMethod")

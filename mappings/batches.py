@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 
 from mappings import batch_bodies, batch_lists, legacy, outcome_rules
 from mappings.balances import parse_balances
@@ -77,15 +76,9 @@ def create_batch(request: Request) -> Flow:
     """
     body = request.body
     sent_payments = collect_sent_payments(body.get("payments"), problems=request.problems)
-    named_recipients = batch_bodies.NamedRecipients()
-    request.raise_if_invalid(
-        chain(
-            batch_bodies.validate_source_currency(body, sent_payments, request.problems),
-            batch_bodies.validate_new_payments(sent_payments, named_recipients),
-        )
-    )
+    request.raise_if_invalid(batch_bodies.validate_new_batch(body, sent_payments, request.problems))
     currency = str(batch_bodies.find_batch_currency(body))
-    find_recipient = yield from resolve_recipients(sent_payments, currency, named_recipients)
+    find_recipient = yield from resolve_recipients(sent_payments, currency)
     build_entry = partial(batch_bodies.build_entry_from_body, find_recipient)
     entries = materialize_rows(map_rows(build_entry, body.get("payments") or []))
     memo, description = request.options.send_memo, body.get("description")
@@ -200,12 +193,6 @@ def update_batch(request: Request) -> Flow:
     POST  /batches            for another currency, allowed while the batch has no payments: the new
                               batch supersedes the service's
     """
-    recipients = batch_bodies.NamedRecipients()
-    for payment in collect_sent_payments(request.body.get("payments")):
-        if not payment.body.get("id"):
-            recipients.add_recipient(payment)
-    if recipients.excess_problem is not None:
-        request.raise_if_invalid([recipients.excess_problem])
     yield from change_batch(
         request,
         lambda batch: edit_batch_payments(batch, request),

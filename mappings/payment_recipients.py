@@ -8,12 +8,7 @@ from typing import Any
 
 from mappings import money, paging
 from mappings.banking import build_invalid_field_problem
-from mappings.batch_bodies import (
-    MAX_ADDRESSES,
-    NamedRecipients,
-    SentPayment,
-    select_listed_recipient_fields,
-)
+from mappings.batch_bodies import SentPayment, select_listed_recipient_fields
 from mappings.effects import JSON, Call, LoadFacts, Parallel, SubFlow
 from mappings.failures import Invalid, Problem, ProblemList, Refused, Unreachable
 from mappings.lazy_sequences import iterate_chunks, map_rows, materialize_rows
@@ -31,6 +26,9 @@ PARALLEL_RECIPIENT_READS = 200
 
 RECIPIENTS_PER_LOAD = 5000
 """Number of recipients whose facts one query loads."""
+
+MAX_ADDRESSES = 1000
+"""Maximum number of distinct email addresses in one request's payments; each costs one call."""
 
 MAX_RECIPIENTS = 1000
 """Number of recipients that an edit of a draft reads: its client waits for them."""
@@ -66,24 +64,27 @@ def load_recipient_facts(recipient_ids: Iterable[str]) -> SubFlow:
 # Recipients that requests name
 
 
-def resolve_recipients(
-    payments: Iterable[SentPayment], batch_currency: JSON, named: NamedRecipients | None = None
-) -> SubFlow:
+def resolve_recipients(payments: Iterable[SentPayment], batch_currency: JSON) -> SubFlow:
     """Looks up recipients: GET /recipients?email= once for each distinct address, in parallel.
 
     Returns a function that returns the recipient of a payment's body, with at least its id. Raises
-    Invalid for an address of no recipient or of several, and for a recipient who cannot be paid.
-    ``named`` are the recipients of the payments, if they are collected already.
+    Invalid for an address of no recipient or of several, for more than ``MAX_ADDRESSES`` addresses,
+    and for a recipient who cannot be paid.
     """
-    if named is None:
-        named = NamedRecipients()
-        for payment in payments:
-            named.add_recipient(payment)
-    if named.excess_problem is not None:
-        raise Invalid(named.excess_problem)
-    rows_by_address = yield from _find_recipients_by_email(list(named.addresses))
+    ids, addresses = list[str](), dict[str, None]()
+    for payment in payments:
+        if id_ := payment.recipient.get("id"):
+            ids.append(id_)
+        else:
+            addresses[payment.recipient["email"]] = None
+            if len(addresses) > MAX_ADDRESSES:
+                excess = f"is one address more than the {MAX_ADDRESSES:,} that a request may name"
+                raise Invalid(
+                    payment.build_invalid("recipient.email", f"{excess}; give ids of recipients")
+                )
+    rows_by_address = yield from _find_recipients_by_email(list(addresses))
     found_ids = (row["id"] for matches in rows_by_address.values() for row in matches)
-    facts_by_id = yield from load_recipient_facts(chain(named.ids, found_ids))
+    facts_by_id = yield from load_recipient_facts(chain(ids, found_ids))
     # Malformed values hide state problems: they have to be corrected in any case.
     value_problems, states = ProblemList(), ProblemList()
     # A recipient can be checked only against looked-up rows or stored facts.
