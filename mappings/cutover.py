@@ -118,7 +118,6 @@ def match_legacy_batch(
     ``current_ids`` maps legacy ids to differing current ids. Candidates come from the ``listed``
     batches of the service, or from GET /recipients/:id/payments if it cannot list batches.
     """
-    payment_keys = _build_payment_keys(payments, current_ids)
     own_id = current_ids.get(legacy_batch["id"], legacy_batch["id"])
     if (summary := (yield from fetch_summary_if_exists(own_id))) is not None:
         return _match_batch_with_summary(legacy_batch, payments, current_ids, own_id, summary)
@@ -131,7 +130,9 @@ def match_legacy_batch(
     matches = []
     for id_ in candidate_ids:
         summary = yield from fetch_summary_if_exists(id_)
-        if summary is not None and _is_summary_of_legacy_batch(legacy_batch, payment_keys, summary):
+        if summary is None or _pair_payments(payments, summary, current_ids) is None:
+            continue
+        if extract_batch(summary).get("description") in (None, legacy_batch.get("description")):
             matches.append((id_, summary))
     # With a wrong match, the client would start, edit or delete the wrong batch.
     if len(matches) != 1:
@@ -139,15 +140,6 @@ def match_legacy_batch(
         reason = f"{subject} of the current service could be this one; see `ids import`"
         return _build_mismatch_answer(reason)
     return _match_batch_with_summary(legacy_batch, payments, current_ids, *matches[0])
-
-
-def _is_summary_of_legacy_batch(
-    legacy_batch: LegacyObject, payment_keys: Sequence[tuple[JSON, ...]], summary: JSON
-) -> bool:
-    batch = extract_batch(summary)
-    is_same_description = batch.get("description") in (None, legacy_batch.get("description"))
-    keys = _build_payment_keys(extract_payments(summary), {})
-    return is_same_description and keys == payment_keys
 
 
 def _list_candidate_batch_ids(
@@ -184,12 +176,6 @@ def _build_payment_key(payment: LegacyObject, current_ids: Mapping[str, str]) ->
     return recipient_id, source, payment.get("targetCurrency")
 
 
-def _build_payment_keys(
-    payments: Sequence[LegacyObject], current_ids: Mapping[str, str]
-) -> list[tuple[JSON, ...]]:
-    return sorted((_build_payment_key(payment, current_ids) for payment in payments), key=str)
-
-
 def _match_batch_with_summary(
     legacy_batch: LegacyObject,
     payments: Sequence[LegacyObject],
@@ -197,8 +183,7 @@ def _match_batch_with_summary(
     id_: str,
     summary: JSON,
 ) -> Answer:
-    current_payments = extract_payments(summary)
-    payment_pairs = _pair_payments(payments, current_payments, current_ids)
+    payment_pairs = _pair_payments(payments, summary, current_ids)
     if payment_pairs is None:
         return _build_mismatch_answer("it has other payments at the current service")
     status = legacy_batch.get("status")
@@ -228,21 +213,20 @@ def _match_batch_with_summary(
         for payment, current_id in payment_pairs
         if payment["id"] != current_id
     }
-    batch = build_batch(id_, facts, entries, extract_batch(summary), current_payments)
+    batch = build_batch(id_, facts, entries, extract_batch(summary), extract_payments(summary))
     return _build_match_answer(
         id_, facts, entries=entries, payments=redirected_payments, is_open=batch.is_editable
     )
 
 
 def _pair_payments(
-    payments: Sequence[LegacyObject],
-    current_payments: Sequence[LegacyObject],
-    current_ids: Mapping[str, str],
+    payments: Sequence[LegacyObject], summary: JSON, current_ids: Mapping[str, str]
 ) -> list[tuple[LegacyObject, str]] | None:
     """Pairs each payment with its current id; identical payments are paired in listing order.
 
-    Returns None if the two lists do not contain the same payments.
+    Returns None if the summary does not show the same payments.
     """
+    current_payments: Sequence[LegacyObject] = extract_payments(summary)
     by_id = {str(payment.get("id")): payment for payment in current_payments}
     unmatched: dict[tuple[JSON, ...], list[str]] = defaultdict(list)
     # Payments that are found by their id must not be paired with others that look like them.
