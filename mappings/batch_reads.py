@@ -43,14 +43,20 @@ SUMMARIES_PER_CHUNK = 40
 """Maximum number of summaries in memory; each may hold a hundred thousand payments."""
 
 
-def load_batch(batch_id: str, payment_ids: Collection[str] | None = None) -> SubFlow:
+def load_batch(
+    batch_id: str,
+    payment_ids: Collection[str] | None = None,
+    *,
+    superseded_problem: Problem = NOT_FOUND,
+) -> SubFlow:
     """Loads a batch; calls GET /batch/:id/summary unless it is a draft.
 
     ``batch_id`` is its first id, or any that it has had at the service. Of a draft, only the payments
     in ``payment_ids`` are loaded, if it has them all. Raises Invalid for a batch deleted through the
-    gateway. The status may be missing: see ``add_missing_statuses``.
+    gateway, and ``superseded_problem`` for a superseded one. The status may be missing: see
+    ``add_missing_statuses``.
     """
-    batch = yield from _load_stored_batch(batch_id, payment_ids)
+    batch = yield from _load_stored_batch(batch_id, payment_ids, superseded_problem)
     summary = None if batch.is_draft else (yield _build_summary_call(batch))
     return (yield from _complete_stored_batch(batch, summary))
 
@@ -102,17 +108,11 @@ def is_missing_batch_failure(failure: Exception) -> bool:
     return isinstance(failure, Invalid) or (isinstance(failure, Refused) and failure.status == 404)
 
 
-def require_batch_not_superseded(batch_id: str) -> SubFlow:
-    """Raises Invalid (``invalid_status``) for a superseded batch, which must never be started.
-
-    Starts alone need this: for any other operation such a batch is not found.
-    """
-    redirect = yield LoadFacts("alias", batch_id)
-    if redirect.get("abandoned") and not (yield LoadFacts("batch", batch_id)):
-        raise Invalid(WRONG_STATUS)
-
-
-def _load_stored_batch(requested_id: str, payment_ids: Collection[str] | None = None) -> SubFlow:
+def _load_stored_batch(
+    requested_id: str,
+    payment_ids: Collection[str] | None = None,
+    superseded_problem: Problem = NOT_FOUND,
+) -> SubFlow:
     """Loads the stored state, by the batch's first id; a batch created elsewhere has no facts."""
     batch_id, facts = requested_id, (yield LoadFacts("batch", requested_id))
     if not facts:
@@ -120,7 +120,7 @@ def _load_stored_batch(requested_id: str, payment_ids: Collection[str] | None = 
         redirect = yield LoadFacts("alias", requested_id)
         # A superseded batch: only its id at the service leads here, and clients know another one.
         if redirect.get("abandoned"):
-            raise Invalid(NOT_FOUND)
+            raise Invalid(superseded_problem)
         if redirect.get("id"):
             batch_id, facts = redirect["id"], (yield LoadFacts("batch", redirect["id"]))
     if facts.get("phase") == "deleted":

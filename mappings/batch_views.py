@@ -109,11 +109,11 @@ class Batch:
         shared = self.common_payment_fields
         if self.rows is None:
             return map_rows(
-                lambda entry: _merge_payment_with_request(entry.get("told") or {}, entry, shared),
+                lambda entry: merge_payment_with_request(entry.get("told") or {}, entry, shared),
                 self.entries,
             )
         pairs = match_payments_with_entries(self.rows, self.entries, shared.currency)
-        return map_rows(lambda pair: _merge_payment_with_request(pair[0], pair[1], shared), pairs)
+        return map_rows(lambda pair: merge_payment_with_request(pair[0], pair[1], shared), pairs)
 
     @property
     def payment_count(self) -> int:
@@ -131,7 +131,7 @@ class Batch:
         fields = {**self.facts, **drop_nulls(self.service_fields), "sentAt": self.send_time}
         times = ("createdAt", "updatedAt", "sentAt", "completedAt")
         batch_object = {**{name: fields.get(name) for name in times}, "id": self.id}
-        return _SharedFields(self.currency, batch_object, _is_recreated(self.facts))
+        return _SharedFields(self.currency, batch_object, bool(self.facts.get("abandoned")))
 
     @property
     def upstream_id(self) -> str:
@@ -181,11 +181,6 @@ class Batch:
         started_at = self.facts.get("started")
         is_started = started_at is not None and not self.is_editable
         return self.service_fields.get("sentAt") or (started_at if is_started else None)
-
-    @property
-    def upstream_payment_ids(self) -> Iterator[str]:
-        """The payments' ids at the service."""
-        return (str(payment["upstream"]) for payment in self.payments if payment.get("upstream"))
 
     def map_payment_refs_by_id(self, ids: Container[str] | None) -> Mapping[str, PaymentRef]:
         """Indexes the payments with these ids by id; each may be the client's id or the service's.
@@ -284,13 +279,9 @@ def restore_original_batch_fields(facts: Facts, fields: Mapping[str, JSON]) -> M
     if replaced_text is not None and replaced_text == (service_text or ""):
         description = facts.get("description")
         fields = {**fields, "description": description, "description_told": service_text}
-    if not (fields and _is_recreated(facts) and facts.get("createdAt")):
-        return fields
-    return {**fields, "createdAt": facts["createdAt"]}
-
-
-def _is_recreated(facts: Facts) -> bool:
-    return bool(facts.get("abandoned"))
+    if fields and facts.get("abandoned") and facts.get("createdAt"):
+        return {**fields, "createdAt": facts["createdAt"]}
+    return fields
 
 
 def _derive_source_currency(payments: Sequence[Payment]) -> JSON:
@@ -299,12 +290,7 @@ def _derive_source_currency(payments: Sequence[Payment]) -> JSON:
     return currencies.pop() if len(currencies) == 1 else None
 
 
-def build_requested_payment(batch: Batch, payment: Payment, entry: Entry) -> Payment:
-    """Builds a payment from the client's request, for use if the summary cannot be read."""
-    return _merge_payment_with_request(payment, entry, batch.common_payment_fields)
-
-
-def _merge_payment_with_request(
+def merge_payment_with_request(
     payment: Payment, entry: Entry | None, batch: _SharedFields
 ) -> Payment:
     """Completes the service's payment with requested values, and with computed ones if possible."""

@@ -27,7 +27,6 @@ from mappings.batch_reads import (
     load_batch,
     load_batches,
     reload_batch,
-    require_batch_not_superseded,
     set_missing_status_by_balance,
 )
 from mappings.batch_views import (
@@ -209,7 +208,8 @@ def generate_quote(request: Request) -> Flow:
     GET  /batch/:id/summary           for the current rates and amounts
     GET  /balance                     if the service gives no status
     """
-    batch, _ = yield from _submit_draft_and_lock_batch(request, "quoting")
+    batch = yield from load_batch(request.ids["id"])
+    batch, _ = yield from _submit_draft_and_lock_batch(batch, request, "quoting")
     outcome_rule = outcome_rules.build_quote_outcome_rule(
         batch.upstream_id, batch.service_fields.get("quoteExpiredAt")
     )
@@ -227,7 +227,7 @@ def generate_quote(request: Request) -> Flow:
 
 
 def _submit_draft_and_lock_batch(
-    request: Request, phase: str, check: Callable[[Batch], SubFlow] | None = None
+    batch: Batch, request: Request, phase: str, check: Callable[[Batch], SubFlow] | None = None
 ) -> SubFlow:
     """Submits the batch if it is a draft, locks it, and returns it with ``check`` of this version.
 
@@ -241,7 +241,6 @@ def _submit_draft_and_lock_batch(
             yield from acquire_batch_lock(batch, phase, request)
         return batch, check_result
 
-    batch = yield from load_batch(request.ids["id"])
     return (yield from retry_on_conflict(batch, submit_and_lock))
 
 
@@ -256,10 +255,10 @@ def start_batch(request: Request) -> Flow:
     POST /batches/:id/start-processing once
     GET  /batch/:id/summary            if the response is incomplete or shows another amount
     """
-    # Checked first, because loading a superseded batch would report it as not found.
-    yield from require_batch_not_superseded(request.ids["id"])
+    # For any other operation a superseded batch, which must never be started, is not found.
+    batch = yield from load_batch(request.ids["id"], superseded_problem=WRONG_STATUS)
     check = partial(check_start_and_list_notices, request)
-    batch, notices = yield from _submit_draft_and_lock_batch(request, "starting", check)
+    batch, notices = yield from _submit_draft_and_lock_batch(batch, request, "starting", check)
     call = outcome_rules.build_batch_start_call(batch.upstream_id)
     response = yield from call_service_under_batch_lock(batch, call)
     facts = {

@@ -21,9 +21,9 @@ from mappings.batch_reads import WRONG_STATUS, load_batch, require_payments_show
 from mappings.batch_views import (
     Batch,
     build_payment_list_item,
-    build_requested_payment,
     drop_nulls,
     iterate_recipient_ids,
+    merge_payment_with_request,
 )
 from mappings.drafts import Edit, edit_batch
 from mappings.effects import JSON, Answer, Call, Flow, LoadFacts, Operation, Request, SubFlow
@@ -62,7 +62,9 @@ def create_payment(request: Request) -> Flow:
         payment = batch.find_payment(payment_id)
     except Failure:
         payment = None  # The payment is added. After an error here the client would add it again.
-    payment = payment or build_requested_payment(batch, service_payment, entry)
+    if payment is None:
+        shared_fields = batch.common_payment_fields
+        payment = merge_payment_with_request(service_payment, entry, shared_fields)
     return Answer({"payment": (yield from _build_full_payment(payment, request, is_added=True))})
 
 
@@ -105,7 +107,7 @@ def _create_upstream_payment(
             batch.upstream_id,
             body,
             batch.currency,
-            batch.upstream_payment_ids,
+            (payment["upstream"] for payment in batch.payments),
             add.load_bodies_of_other_adds,
         ),
         match_fields=outcome_rules.select_payment_match_fields(body),
