@@ -405,41 +405,33 @@ def lock_batch_for_add(add: Add) -> SubFlow:
     )
 
 
-def store_added_payment_and_unlock(add: Add, entry: Entry) -> SubFlow:
-    """Records the added payment and unlocks the batch, even if the add was in doubt before."""
+def finish_add(add: Add, entry: Entry | None = None) -> SubFlow:
+    """Unlocks the batch after an add, even if it was in doubt before.
+
+    Records the payment, if it was added (``entry``).
+    """
     facts, entries = yield from _relock_batch_and_load_facts(add)
-    id_ = entry.get("upstream")
+    adds = {name: body for name, body in facts.get(ADDS, {}).items() if name != add.name}
+    id_ = None if entry is None else entry.get("upstream")
+    if entry is not None and id_ is None:
+        adds[add.name] = {**add.body, _IS_ADDED: True}
+    # Executed adds are stored only while another is in doubt.
+    is_any_open = any(not body.get(_IS_ADDED) for body in adds.values())
+    new_facts = build_finished_change_facts(facts, "sent") | {ADDS: adds if is_any_open else None}
+    if entry is None:
+        # No other request has had the lock, so their loaded batch is current: they need no conflict.
+        if facts.get("since") == _identify_lock(add.request):
+            del new_facts["version"]
+        yield CompareAndSet("batch", add.batch.id, new_facts)
+        return
     # Another add may have loaded the batch since and stored the payment already.
     other_entries = filter_rows(
         entries, lambda stored: id_ is None or id_ not in (stored.get("id"), stored.get("upstream"))
     )
-    remaining_adds = {**facts.get(ADDS, {}), add.name: {**add.body, _IS_ADDED: True}}
-    if id_ is not None:
-        del remaining_adds[add.name]
-    times = dict.fromkeys(("updatedAt", "changed_at"), format_timestamp(add.request.now))
-    facts = {**_build_facts_after_add(facts, remaining_adds), **times}
+    new_facts |= dict.fromkeys(("updatedAt", "changed_at"), format_timestamp(add.request.now))
     created_ids = [] if id_ else [entry["added_as"]]
-    yield build_batch_record(add.batch.id, facts, chain_rows(other_entries, [entry]), created_ids)
-
-
-def unlock_batch_after_failed_add(add: Add) -> SubFlow:
-    """Unlocks the batch after a payment was not added."""
-    facts, _ = yield from _relock_batch_and_load_facts(add)
-    remaining_adds = {name: body for name, body in facts.get(ADDS, {}).items() if name != add.name}
-    finished_facts = _build_facts_after_add(facts, remaining_adds)
-    # No other request has had the lock, so their loaded batch is current and they need no conflict.
-    if facts.get("since") == _identify_lock(add.request):
-        del finished_facts["version"]
-    yield CompareAndSet("batch", add.batch.id, finished_facts)
-
-
-def _build_facts_after_add(
-    facts: Facts, remaining_adds: Mapping[str, Mapping[str, JSON]]
-) -> dict[str, JSON]:
-    """Builds the facts after an add. Executed adds are stored only while another is in doubt."""
-    is_any_open = any(not body.get(_IS_ADDED) for body in remaining_adds.values())
-    adds = remaining_adds if is_any_open else None
-    return {**build_finished_change_facts(facts, "sent"), ADDS: adds}
+    new_entries = chain_rows(other_entries, [entry])
+    yield build_batch_record(add.batch.id, new_facts, new_entries, created_ids)
 
 
 def _relock_batch_and_load_facts(add: Add) -> SubFlow:

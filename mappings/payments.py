@@ -12,10 +12,9 @@ from mappings.batch_locks import (
     Add,
     call_service_under_lock,
     change_batch,
+    finish_add,
     lock_batch_for_add,
     release_early_lock,
-    store_added_payment_and_unlock,
-    unlock_batch_after_failed_add,
 )
 from mappings.batch_reads import WRONG_STATUS, load_batch, require_payments_shown
 from mappings.batch_views import (
@@ -88,7 +87,7 @@ def _add_payment(batch: Batch, request: Request) -> SubFlow:
     # Some services give no id in the response. The next load of the batch finds the payment.
     id_ = created.get("id")
     entry |= {"id": id_, "upstream": id_} if id_ else {"added_as": own_id}
-    yield from store_added_payment_and_unlock(Add(batch, request, body), entry)
+    yield from finish_add(Add(batch, request, body), entry)
     return batch, created, entry
 
 
@@ -114,7 +113,7 @@ def _create_upstream_payment(
         in_doubt=add.in_doubt_change,
     )
     response = yield from call_service_under_lock(
-        call, lambda: unlock_batch_after_failed_add(add), convert_not_found_to_invalid_field
+        call, lambda: finish_add(add), convert_not_found_to_invalid_field
     )
     return extract_payment(response)
 
