@@ -19,6 +19,7 @@ import pytest
 
 from gateway.http.delivery import wait_for_tcp_acknowledgement
 from gateway.legacy_api import request_context
+from gateway.storage.operations import OperationRepository
 from gateway.writes import step_records
 from mappings.outcome_matching import MAX_LIST_PAGES
 from tests.operator_commands import (
@@ -157,8 +158,19 @@ async def test_identical_requests_are_separate_if_the_first_was_delivered(tmp_pa
         assert setup.service.creation_counts["recipient"] == 3
 
 
-async def test_delayed_acknowledgement_is_not_a_retry(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_acknowledged_during_check", [False, True])
+async def test_delayed_acknowledgement_is_not_a_retry(
+    is_acknowledged_during_check: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Linux acknowledges the third response on a connection up to 40 ms later than it is read."""
+    is_overwritten = OperationRepository.is_overwritten
+
+    async def check_slowly(self: OperationRepository, *arguments: Any) -> bool:
+        await asyncio.sleep(0.4)
+        return await is_overwritten(self, *arguments)
+
+    if is_acknowledged_during_check:
+        monkeypatch.setattr(OperationRepository, "is_overwritten", check_slowly)
     async with open_gateway_with_faults(tmp_path) as setup:
 
         def send(*, times: int) -> http.client.HTTPConnection:

@@ -77,7 +77,7 @@ class RetryMatcher:
         The arguments are those of `is_retry`; ``overwritten_ids`` collects the operations whose
         outcome others have overwritten before the request came.
         """
-        operation = write_request.operation
+        operation, kept_ids = write_request.operation, set[str]()
         while True:
             rows = await self._load_related_records(record)
             candidates = (row for row in rows if row.id not in overwritten_ids)
@@ -92,12 +92,16 @@ class RetryMatcher:
             if (
                 first_attempt is None
                 or first_attempt.id == first_attempt_id
+                or first_attempt.id in kept_ids
                 or self._has_ended_after(first_attempt, record, received_at)
-                or not await self._is_overwritten(first_attempt, record, write_request.request)
             ):
                 return rows, first_attempt
-            # The rows are read again: a copy of the request may have been started meanwhile.
-            overwritten_ids.add(first_attempt.id)
+            is_overwritten = await self._is_overwritten(
+                first_attempt, record, write_request.request
+            )
+            (overwritten_ids if is_overwritten else kept_ids).add(first_attempt.id)
+            # The rows are read again: meanwhile a copy of the request may have been started, or the
+            # first attempt's client may have received the response.
 
     async def _load_related_records(self, record: OperationRecord) -> list[OperationRecord]:
         """Loads the related operations; those that no process is executing come first."""
