@@ -1,7 +1,7 @@
 """The rate limiter that all processes on all hosts with the same Redis share.
 
-One script call (``admit.lua``) decides a request, by Redis's own clock. Therefore neither the
-number of processes nor their clocks matter. Concurrent requests are sent in one pipeline.
+One script call (``admit.lua``) decides concurrent requests, by Redis's own clock. Therefore neither
+the number of processes nor their clocks matter.
 
 If Redis is unavailable, each process decides locally: it admits its *share* of a key's limit, the
 limit divided by the number of processes, at least 1. Redis counts as unavailable after less than
@@ -44,8 +44,8 @@ from gateway.admission.limits.in_process import Admission, InProcessRateLimiter
 RECONNECT_SECONDS = 1.0
 """Time between attempts to reconnect to Redis."""
 
-MAX_PIPELINED = 100
-"""Requests in one pipeline. It takes a millisecond of Redis's time, for which others wait."""
+MAX_QUESTIONS = 100
+"""Requests in one call. It takes a millisecond of Redis's time, for which others wait."""
 
 PROBE_LIMIT = 1_000_000_000
 """The limit of the key that probes Redis; no client has that key."""
@@ -122,10 +122,10 @@ class RedisRateLimiter:
     async def list_window_request_counts(self, keys: Sequence[str]) -> list[int] | None:
         counts: list[int] = []
         # In turn with the requests of clients, which do not wait for all keys.
-        for start in range(0, len(keys), MAX_PIPELINED):
+        for start in range(0, len(keys), MAX_QUESTIONS):
             questions = [
                 AdmissionQuestion(self.build_redis_key(key), COUNT_ONLY)
-                for key in keys[start : start + MAX_PIPELINED]
+                for key in keys[start : start + MAX_QUESTIONS]
             ]
             for reply in await asyncio.gather(*map(self._ask_redis_for_admission, questions)):
                 if reply is None:
@@ -167,19 +167,18 @@ class RedisRateLimiter:
     async def _send_pending(self, redis: Redis) -> None:
         """Sends the pending questions to Redis and passes the replies on."""
         batch = [await self._pending.get()]
-        while len(batch) < MAX_PIPELINED and not self._pending.empty():
+        while len(batch) < MAX_QUESTIONS and not self._pending.empty():
             batch.append(self._pending.get_nowait())
-        replies: Sequence[AdmissionReply | ResponseError | None] = [None] * len(batch)
+        replies: Sequence[AdmissionReply | None] = [None] * len(batch)
         failure: Exception | None = None
         try:
             questions = [pending.question for pending in batch]
             replies = await await_redis_reply(_evaluate_questions(redis, questions))
-            failure = next((each for each in replies if isinstance(each, ResponseError)), None)
         except Exception as error:  # noqa: BLE001 - if this task ended, all requests would wait forever
             failure = error
         finally:
             for pending, reply in zip(batch, replies, strict=True):
-                pending.set_reply(None if isinstance(reply, ResponseError) else reply)
+                pending.set_reply(reply)
         if failure:
             self._record_outage(failure)
             await self._disconnect()
@@ -259,34 +258,16 @@ AdmissionReply = tuple[bool, int, int]
 
 async def _evaluate_questions(
     redis: Redis, questions: Sequence[AdmissionQuestion]
-) -> list[AdmissionReply | ResponseError]:
-    """Returns a reply or Redis's error for each question; raises one of ``REDIS_ERRORS``."""
-    replies = await _run_script(redis, questions)
-    # After a restart or a failover, Redis does not have the script.
-    unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-    if unknown:
+) -> list[AdmissionReply]:
+    """Returns a reply for each question; raises one of ``REDIS_ERRORS``."""
+    keys, limits = zip(*questions, strict=True)
+    arguments = (_SCRIPT_DIGEST, len(keys), *keys, *limits)
+    try:
+        replies = await redis.evalsha(*arguments)
+    except NoScriptError:  # after a restart or a failover
         await redis.script_load(ADMIT_SCRIPT)
-        retried_replies = await _run_script(redis, [questions[i] for i in unknown])
-        for i, reply in zip(unknown, retried_replies, strict=True):
-            replies[i] = reply
-    return replies
-
-
-async def _run_script(
-    redis: Redis, questions: Sequence[AdmissionQuestion]
-) -> list[AdmissionReply | ResponseError]:
-    # No MULTI: each script is atomic by itself, and the questions do not depend on each other.
-    pipe = redis.pipeline(transaction=False)
-    for redis_key, limit in questions:
-        pipe.evalsha(_SCRIPT_DIGEST, 1, redis_key, limit)
-    return [_parse_reply(raw_reply) for raw_reply in await pipe.execute(raise_on_error=False)]
-
-
-def _parse_reply(raw_reply: Any) -> AdmissionReply | ResponseError:
-    if isinstance(raw_reply, ResponseError):
-        return raw_reply
-    is_admitted, remaining, seconds = raw_reply
-    return bool(is_admitted), int(remaining), int(seconds)
+        replies = await redis.evalsha(*arguments)
+    return [(bool(is_admitted), remaining, seconds) for is_admitted, remaining, seconds in replies]
 
 
 async def await_redis_reply(coroutine: Coroutine[Any, Any, Result]) -> Result:
@@ -361,9 +342,7 @@ async def _connect_to_redis(url: str, probe: AdmissionQuestion) -> Redis:
     try:
         async with asyncio.timeout(2 * CONNECT_SECONDS):
             await redis.script_load(ADMIT_SCRIPT)
-        for reply in await await_redis_reply(_evaluate_questions(redis, [probe])):
-            if isinstance(reply, ResponseError):
-                raise reply  # noqa: TRY301 - an error reply means that the probe failed
+        await await_redis_reply(_evaluate_questions(redis, [probe]))
     except BaseException:
         await redis.aclose()
         raise

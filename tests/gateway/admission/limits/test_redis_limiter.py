@@ -40,8 +40,7 @@ def run_script(redis: Any, name: str, timed_limits: list[tuple[float, int]]) -> 
     pipe = redis.pipeline(transaction=False)
     for moment, limit in timed_limits:
         pipe.eval(SCRIPT_WITH_TIME_ARGUMENT, 1, name, limit, math.floor(moment))
-    replies: list[list[int]] = pipe.execute()
-    return replies
+    return [decision for (decision,) in pipe.execute()]
 
 
 async def test_key_is_admitted_up_to_its_limit_and_then_refused(
