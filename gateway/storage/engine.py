@@ -42,6 +42,9 @@ def parse_state_url(url: str) -> URL:
         raise _build_address_error("it cannot be read as a URL") from None
     if address.drivername == "sqlite":
         _check_sqlite_address(address)
+    # Otherwise the rest of the password would be shown as a part of the address.
+    elif "@" in f"{address.host}{address.database}":
+        raise _build_address_error("in a password, write @ as %40")
     return address
 
 

@@ -429,6 +429,17 @@ async def test_wrong_redis_password_is_reported(tmp_path: Path) -> None:
     assert (fault or "").startswith(finding.result)
 
 
+async def test_invalid_redis_url_is_reported_once(tmp_path: Path) -> None:
+    async with open_simulator() as simulator:
+        findings = await examine(
+            tmp_path, simulator.url, limits={"url": "redis://me:hush#@127.0.0.1/0"}
+        )
+    finding = require_only_error(findings)
+    assert finding.check_name == "configuration"
+    assert "limits.url: is not a valid URL" in finding.result
+    assert "hush" not in str(findings)
+
+
 # 10. Optional endpoints
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from cryptography import x509
 from sqlalchemy import delete, insert
 
+from gateway.admission.limits import find_rate_limit_setting_problems
 from gateway.admission.limits.in_redis import probe_redis_eviction_policy
 from gateway.config.settings import ConfigurationError, Server, Settings
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding
@@ -63,7 +64,10 @@ def check_tls_certificate_expiry(server: Server) -> Iterator[Finding]:
 
 
 async def check_redis_eviction_policy(settings: Settings) -> list[Finding]:
-    if settings.limits.url.startswith("memory://"):
+    # Redis cannot be asked at an invalid URL, which check_configuration reports.
+    if settings.limits.url.startswith("memory://") or any(
+        find_rate_limit_setting_problems(settings)
+    ):
         return []
     result = await probe_redis_eviction_policy(settings.limits.url)
     check_name, consequence = "limits in Redis", "Rate limits would not hold exactly."

@@ -375,6 +375,8 @@ async def test_check_value_cannot_be_moved_to_another_key(state: State) -> None:
         ("sqlite:///:memory:", "names no file"),
         ("sqlite:///gateway.db?mode=ro", "no parameters"),
         ("postgresql://me:hunter2@host:port/db", "cannot be read as a URL"),
+        ("postgresql://me:a@hunter2@127.0.0.1:1/db", "write @ as %40"),
+        ("postgresql://me:a@127.0.0.1/hunter2@127.0.0.1:1/db", "write @ as %40"),
     ],
 )
 async def test_invalid_url_error_shows_valid_form(url: str, expected_text: str) -> None:
