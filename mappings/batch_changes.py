@@ -10,7 +10,7 @@ from itertools import chain
 from mappings import batch_bodies
 from mappings.banking import build_invalid_field_problem
 from mappings.batch_bodies import SentPayment, collect_sent_payments, extract_payment_changes
-from mappings.batch_locks import release_early_lock
+from mappings.batch_locks import release_batch_lock
 from mappings.batch_reads import WRONG_STATUS, require_payments_shown
 from mappings.batch_views import Batch, PaymentRef
 from mappings.drafts import Edit, edit_batch
@@ -60,7 +60,7 @@ def edit_batch_payments(batch: Batch, request: Request) -> SubFlow:
     require_payments_shown(batch, unknown_ids, request.now)
     request.raise_if_invalid(_validate_changes(batch, changes))
     if not (changes.added or changes.changed or changes.removed or changes.facts):
-        yield from release_early_lock(batch)
+        yield from release_batch_lock(batch)
         return
     currency = changes.facts.get("currency") or batch.currency
     find_recipient = yield from resolve_recipients(changes.added, currency)

@@ -225,12 +225,16 @@ def change_batch(
     if batch.id == id_ and (is_add or has_no_open_signed_change(signed_changes)):
         batch.signed_changes = signed_changes
         with suppress(Conflict):
-            return (yield from change(batch))
+            return (yield from _run_change(batch, change))
     batch = yield from _load_batch_under_lock(batch.id, request, payment_ids, is_add=is_add)
+    return (yield from _run_change(batch, change))
+
+
+def _run_change(batch: Batch, change: Callable[[Batch], SubFlow]) -> SubFlow:
     try:
         return (yield from change(batch))
     except Failure:
-        yield from release_early_lock(batch)
+        yield from release_batch_lock(batch)
         raise
 
 
@@ -266,16 +270,9 @@ def _load_batch_under_lock(
         if isinstance(failure, Conflict):
             raise Halted(BEING_CHANGED, retry_after=1) from None
         raise
-    batch.has_lock, batch.signed_changes = True, signed_changes
+    batch.signed_changes = signed_changes
+    batch.lock = {name: batch.facts.get(name) for name in ("phase", "since")}
     return batch
-
-
-def release_early_lock(batch: Batch) -> SubFlow:
-    """Releases a lock acquired before the batch was loaded, unless it is released already."""
-    if batch.has_lock:
-        is_unchanged = build_unchanged_batch_condition(batch.facts)
-        with suppress(Conflict):
-            yield structs.replace(_build_lock_release(batch), expected=is_unchanged)
 
 
 def acquire_batch_lock(
@@ -293,18 +290,20 @@ def acquire_batch_lock(
     """
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
-    if batch.has_lock:
+    if batch.lock:
         if facts:
             yield CompareAndSet("batch", batch.id, facts)
         return batch
     if not is_unlocked(batch.facts):
         raise Conflict("batch")
-    facts = {**facts, "phase": phase, "since": _identify_lock(request)}
+    lock = {"phase": phase, "since": _identify_lock(request)}
+    facts = {**facts, **lock}
     if not batch.facts:
         shown = {name: batch.service_fields.get(name) for name in ("description", "createdAt")}
         facts |= {**build_external_batch_facts(batch.id), "currency": batch.currency, **shown}
     is_unchanged = build_unchanged_batch_condition(batch.facts)
     yield CompareAndSet("batch", batch.id, facts, expected=is_unchanged, linked=guards)
+    batch.lock = lock
     return batch
 
 
@@ -338,12 +337,13 @@ def call_service_under_batch_lock(
 
 
 def release_batch_lock(batch: Batch) -> SubFlow:
-    yield _build_lock_release(batch)
-
-
-def _build_lock_release(batch: Batch) -> CompareAndSet:
-    facts = {"phase": "draft" if batch.is_draft else "sent", "since": None}
-    return CompareAndSet("batch", batch.id, facts)
+    """Releases the lock that this request holds, if any."""
+    if batch.lock:
+        facts = {"phase": "draft" if batch.is_draft else "sent", "since": None}
+        # The end of an add has released it already.
+        with suppress(Conflict):
+            yield CompareAndSet("batch", batch.id, facts, expected=batch.lock)
+        batch.lock = None
 
 
 # Payments that are being added at the service

@@ -81,9 +81,9 @@ class Batch:
     as the service shows them, until they are read; None if it does not show them.
     ``computed_status`` is the status by the merchant's balance, set if neither service nor gateway
     knows one. ``has_known_payments`` is False for a batch created elsewhere whose payments the
-    service does not show. ``has_lock``: whether this request acquired the batch's lock before it
-    loaded the batch. ``signed_changes`` are the changes with a client's own signature, or for an add
-    the payments that they have added; loaded before the batch.
+    service does not show. ``lock`` are the facts of the batch's lock if this request holds it.
+    ``signed_changes`` are the changes with a client's own signature, or for an add the payments that
+    they have added; loaded before the batch.
     """
 
     id: str
@@ -93,7 +93,7 @@ class Batch:
     rows: Sequence[Payment] | None = None
     computed_status: str | None = None
     has_known_payments: bool = True
-    has_lock: bool = False
+    lock: Facts | None = None
     signed_changes: Facts = field(default_factory=dict)
     _is_merged: bool = False
 

@@ -24,7 +24,6 @@ from mappings.batch_locks import (
     build_unchanged_batch_condition,
     call_service_under_batch_lock,
     is_batch_unlocked,
-    release_batch_lock,
 )
 from mappings.batch_reads import (
     WRONG_STATUS,
@@ -37,7 +36,7 @@ from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
 from mappings.dates import format_timestamp
 from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Request, SubFlow
 from mappings.errors import convert_not_found_if_field_named, convert_not_found_to_invalid_field
-from mappings.failures import Failure, Invalid, NoSuchOperation, Problem, Refused
+from mappings.failures import Invalid, NoSuchOperation, Problem, Refused
 from mappings.ids import derive_deterministic_id
 from mappings.lazy_sequences import chain_rows, filter_rows, map_rows
 from mappings.matching import Entry, Payment, extract_recipient_id
@@ -153,7 +152,7 @@ def edit_batch(
     )
     call = build_call(reconcile=outcome_rule)
     if "currency" in edit.facts:
-        yield from _release_lock_on_failure(batch, _require_up_to_date_summary(batch, request))
+        yield from _require_up_to_date_summary(batch, request)
         yield from _recreate_in_currency(batch, request, call, edit)
         return
     try:
@@ -178,27 +177,15 @@ def _edit_without_service(batch: Batch, request: Request, edit: Edit, now: str) 
         facts |= {"description_was": service_text, "updatedAt": now}
         yield CompareAndSet("batch", batch.id, facts)
         return
-
-    def prepare() -> SubFlow:
-        yield from _require_up_to_date_summary(batch, request)
-        if batch.currency is None:
-            # Such a draft could never be submitted.
-            raise Invalid(CURRENCY_UNKNOWN)
-        return (yield from _add_recipients(edit))
-
-    edit = yield from _release_lock_on_failure(batch, prepare())
+    yield from _require_up_to_date_summary(batch, request)
+    if batch.currency is None:
+        # Such a draft could never be submitted.
+        raise Invalid(CURRENCY_UNKNOWN)
+    edit = yield from _add_recipients(edit)
     # Stored now, because a later edit loads, and stores, only the payments that it names.
     entries_before = yield from add_recipient_details(_build_draft_entries(batch, request))
     entries = edit.apply_to_entries(entries_before, now)
     yield from _save_draft(batch, request, entries, edit, batch.upstream_id)
-
-
-def _release_lock_on_failure(batch: Batch, steps: SubFlow) -> SubFlow:
-    try:
-        return (yield from steps)
-    except Failure:
-        yield from release_batch_lock(batch)
-        raise
 
 
 def _add_recipients(edit: Edit) -> SubFlow:
@@ -240,7 +227,9 @@ def _recreate_in_currency(batch: Batch, request: Request, edit_call: Call, edit:
     """
     # If this operation is given up, ``build_stale_lock_release`` records a batch created in this
     # phase.
-    yield CompareAndSet("batch", batch.id, {"phase": "making"})
+    phase = {"phase": "making"}
+    yield CompareAndSet("batch", batch.id, phase)
+    batch.lock = {**(batch.lock or {}), **phase}
     entries = edit.apply_to_entries((), format_timestamp(request.now))
     description = edit.facts.get("description", batch.description)
     currency, memo = str(edit.facts["currency"]), request.options.send_memo

@@ -14,7 +14,7 @@ from mappings.batch_locks import (
     change_batch,
     finish_add,
     lock_batch_for_add,
-    release_early_lock,
+    release_batch_lock,
 )
 from mappings.batch_reads import WRONG_STATUS, load_batch, require_payments_shown
 from mappings.batch_views import (
@@ -312,7 +312,7 @@ def _change_payment(
     request.raise_if_invalid(batch_bodies.validate_with_amounts(change, validate))
     changes = batch_bodies.extract_payment_changes(change.body)
     if not changes:
-        yield from release_early_lock(batch)
+        yield from release_batch_lock(batch)
         return
     body = batch_bodies.extract_payment_changes(change.body, memo=request.options.send_memo)
     # The service's refusal may name the legacy fields sent, or those of the current document.
