@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from mappings import batch_bodies, legacy, outcome_rules
@@ -25,7 +25,7 @@ from mappings.batch_views import (
     merge_payment_with_request,
 )
 from mappings.drafts import Edit, edit_batch
-from mappings.effects import JSON, Answer, Call, Flow, LoadFacts, Operation, Request, SubFlow
+from mappings.effects import Answer, Call, Flow, LoadFacts, Operation, Request, SubFlow
 from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field, is_transient
 from mappings.failures import Failure, Invalid, Refused
 from mappings.ids import derive_deterministic_id
@@ -83,18 +83,6 @@ def _add_payment(batch: Batch, request: Request) -> SubFlow:
         yield from edit_batch(batch, request, Edit([entry], [payment]))
         return batch, {"id": own_id}, entry
     body = batch_bodies.build_payment_body(entry, batch.currency, memo=request.options.send_memo)
-    created = yield from _create_upstream_payment(batch, request, payment, body)
-    # Some services give no id in the response. The next load of the batch finds the payment.
-    id_ = created.get("id")
-    entry |= {"id": id_, "upstream": id_} if id_ else {"added_as": own_id}
-    yield from finish_add(Add(batch, request, body), entry)
-    return batch, created, entry
-
-
-def _create_upstream_payment(
-    batch: Batch, request: Request, payment: SentPayment, body: Mapping[str, JSON]
-) -> SubFlow:
-    """Calls POST /batches/:id/payments; returns the payment in the response."""
     add = Add(batch, request, body)
     yield from lock_batch_for_add(add)
     call = Call(
@@ -106,7 +94,7 @@ def _create_upstream_payment(
             batch.upstream_id,
             body,
             batch.currency,
-            (payment["upstream"] for payment in batch.payments),
+            (each["upstream"] for each in batch.payments),
             add.load_bodies_of_other_adds,
         ),
         match_fields=outcome_rules.select_payment_match_fields(body),
@@ -115,7 +103,12 @@ def _create_upstream_payment(
     response = yield from call_service_under_lock(
         call, lambda: finish_add(add), convert_not_found_to_invalid_field
     )
-    return extract_payment(response)
+    created = extract_payment(response)
+    # Some services give no id in the response. The next load of the batch finds the payment.
+    id_ = created.get("id")
+    entry |= {"id": id_, "upstream": id_} if id_ else {"added_as": own_id}
+    yield from finish_add(add, entry)
+    return batch, created, entry
 
 
 # Read
