@@ -48,7 +48,7 @@ from gateway.upstream import passthrough
 from gateway.writes.batch_routing import BatchRoutedElsewhereError
 from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, FlowExecutor
 from gateway.writes.idempotency import IdempotencyGuard
-from gateway.writes.write_request import Caller, LoadRoutingChecks, WriteRequest
+from gateway.writes.write_request import Caller, WriteRequest
 from mappings import errors
 from mappings.effects import JSON, Operation, Request
 from mappings.errors import ErrorAnswer
@@ -288,7 +288,7 @@ class LegacyHandler:
                 context,
                 inbound.operation,
                 flow_request,
-                partial(self._forwarding.load_routing_checks, inbound),
+                inbound,
             )
         except Failure as failure:
             # Either service may have the payment: the request does not name its batch.
@@ -304,8 +304,9 @@ class LegacyHandler:
         context: RequestContext,
         operation: Operation,
         flow_request: Request,
-        routing_checks: LoadRoutingChecks | None = None,
+        inbound: InboundRequest | None = None,
     ) -> LegacyResponse:
+        """Runs a flow; ``inbound`` is the request as the legacy service could also get it."""
         if context.caller is None or not operation.is_write:
             flow = operation.flow(flow_request)
             answer = await self._player.execute(flow, context.caller, flow_request.problems)
@@ -316,8 +317,15 @@ class LegacyHandler:
             context.caller,
             read_idempotency_key(request),
             flow_request.problems,
-            routing_checks,
         )
+        if inbound is not None:
+            write_request = structs.replace(
+                write_request,
+                routing_checks=partial(self._forwarding.load_routing_checks, inbound),
+                rebuild_forwarded_response=partial(
+                    self._forwarding.rebuild_forwarded_response, inbound
+                ),
+            )
         build_response = partial(self._codec.build_response, context)
         legacy_response, context.pending_delivery = await self._idempotency_guard.answer(
             write_request, build_response, partial(self._codec.build_failure_response, context)

@@ -46,6 +46,9 @@ _CHANGE_WORDS = {"PATCH": "updated", "DELETE": "deleted"}
 """The legacy interface's answers to writes that show no object, by method."""
 _CREATED_OBJECTS = ("batch", "payment", "recipient")
 _READ_HEADERS = ("X-API-Key", "X-Request-Id")
+NO_LEGACY_ADDRESS = (
+    "legacy_base_url is not set: give it in the configuration, or switch to translate"
+)
 log = structlog.get_logger()
 
 
@@ -76,6 +79,8 @@ class LegacySender:
 
     async def read(self, inbound: InboundRequest, target: str) -> PassedResponse:
         """Reads an object with the key of a request; raises Unreachable."""
+        if not self.has_environment(inbound.caller.key.environment):
+            raise Unreachable(NO_LEGACY_ADDRESS)
         headers: CIMultiDict[str] = CIMultiDict(
             (name, inbound.headers[name]) for name in _READ_HEADERS if name in inbound.headers
         )
@@ -152,10 +157,11 @@ class ForwardedWrite:
             inbound.idempotency_key,
             routing_checks=self._build_routing_marks,
             forwarded_request=inbound.forwarded_request,
+            rebuild_forwarded_response=self.build_response,
         )
         try:
             replayed, record = await idempotency_guard.answer(
-                write_request, self._build_response, self._build_failure_response
+                write_request, self.build_response, self._build_failure_response
             )
         except FirstAttemptTranslatedError:
             return None
@@ -207,7 +213,7 @@ class ForwardedWrite:
             )
         return {"id": created_id} if created_id else {}
 
-    async def _build_response(self, answer: Answer) -> LegacyResponse:
+    async def build_response(self, answer: Answer) -> LegacyResponse:
         """Builds the response to store for a retry, or for a retry of what an operator confirmed."""
         response = self._response or await self._rebuild_response(answer)
         headers = {
@@ -251,7 +257,7 @@ class ForwardedWrite:
 
     async def _build_failure_response(self, failure: Failure) -> LegacyResponse:
         if self._response is not None:
-            return await self._build_response(Answer({}))
+            return await self.build_response(Answer({}))
         self._failure = failure
         return LegacyResponse(500, {})
 

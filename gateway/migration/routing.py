@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from gateway.auth.keys import ApiKey
 from gateway.config.settings import Comparing
-from gateway.http.responses import PassedResponse
+from gateway.http.responses import LegacyResponse, PassedResponse
 from gateway.migration.forwarding import (
+    NO_LEGACY_ADDRESS,
     ForwardedAnswer,
     ForwardedWrite,
     LegacySender,
@@ -29,16 +30,13 @@ from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
 from gateway.writes.idempotency import IdempotencyGuard
 from mappings import errors
 from mappings.current import ID_PATTERN
-from mappings.effects import CompareAndSet, Operation
+from mappings.effects import Answer, CompareAndSet, Operation
 from mappings.failures import Failure, Invalid, Problem, Unreachable
 
 BATCHES_AT_BOTH_SERVICES = Problem(
     "invalid_field",
     "Some of these batches are at one service and some at another; delete them separately.",
     "ids",
-)
-NO_LEGACY_ADDRESS = (
-    "legacy_base_url is not set: give it in the configuration, or switch to translate"
 )
 
 
@@ -108,6 +106,17 @@ class ServiceRouter:
         """
         return await self._batch_routing.build_not_routed_to_legacy_checks(
             inbound.caller.key.tenant, inbound.batches if inbound.is_write else []
+        )
+
+    async def rebuild_forwarded_response(
+        self, inbound: InboundRequest, answer: Answer
+    ) -> LegacyResponse:
+        """Builds the response to a write that was forwarded, for a retry that is translated.
+
+        Raises Unknown if the legacy service cannot be read.
+        """
+        return await ForwardedWrite(inbound, self._sender, self._batch_routing).build_response(
+            answer
         )
 
     async def fetch_legacy_fallback_response(

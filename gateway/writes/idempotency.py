@@ -44,13 +44,11 @@ from gateway.writes.retry_matching import (
     is_temporary_refusal,
 )
 from gateway.writes.states import ANSWERED, DONE, RUNNING, UNDONE
-from gateway.writes.write_request import Caller, WriteRequest
-from mappings.effects import Answer
+from gateway.writes.write_request import RenderAnswer, WriteRequest
 from mappings.failures import ClientDisconnected, Failure, UndoPending, Unknown
 
 POLL_SECONDS = 0.2
 """Seconds between two checks of an operation that a request waits for."""
-RenderAnswer = Callable[[Answer], Awaitable[LegacyResponse]]
 RenderFailure = Callable[[Failure], Awaitable[LegacyResponse]]
 RecordedResponse = tuple[LegacyResponse, OperationRecord | None]
 """A response, and the operation that is closed as soon as its client has received it."""
@@ -297,7 +295,7 @@ class IdempotencyGuard:
             )
             if first_attempt is None and id_ != unexecuted_id:
                 if recorded := await self._find_first_attempt_response(
-                    wait_state, write_request.caller, render_answer
+                    wait_state, write_request, render_answer
                 ):
                     return recorded
                 # Another retry may have taken its place meanwhile, so the rows are read again.
@@ -326,7 +324,7 @@ class IdempotencyGuard:
             if not (is_executing and first_attempt.is_forwarded) and (
                 response := await stored_responses.load_first_attempt_response(
                     first_attempt,
-                    write_request.caller,
+                    write_request,
                     render_answer,
                     self._journal.operations,
                 )
@@ -428,7 +426,7 @@ class IdempotencyGuard:
         )
 
     async def _find_first_attempt_response(
-        self, wait_state: _WaitState, caller: Caller, render_answer: RenderAnswer
+        self, wait_state: _WaitState, write_request: WriteRequest, render_answer: RenderAnswer
     ) -> RecordedResponse | None:
         """Returns the response of a closed first attempt; raises Unknown if it was deleted."""
         if wait_state.first_attempt is None:
@@ -440,7 +438,7 @@ class IdempotencyGuard:
         row = await self._journal.operations.find_operation(wait_state.first_attempt.id)
         if row is not None and row.state in (DONE, ANSWERED):
             if response := await stored_responses.load_first_attempt_response(
-                row, caller, render_answer, self._journal.operations
+                row, write_request, render_answer, self._journal.operations
             ):
                 return stored_responses.add_replayed_header(response), row
             raise Unknown("the identical request sent at the same time was answered")

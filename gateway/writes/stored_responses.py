@@ -8,7 +8,6 @@ client uses.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ from gateway.payloads.stored_json import StoredText
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage.operation_records import OperationRecord
 from gateway.storage.operations import OperationRepository
-from gateway.writes.write_request import Caller
+from gateway.writes.write_request import RenderAnswer, WriteRequest
 from mappings.effects import Answer
 from mappings.failures import Unknown
 
@@ -70,24 +69,27 @@ def add_replayed_header(response: LegacyResponse) -> LegacyResponse:
 
 async def load_first_attempt_response(
     first_attempt: OperationRecord,
-    caller: Caller,
-    render_answer: Callable[[Answer], Awaitable[LegacyResponse]],
+    write_request: WriteRequest,
+    render_answer: RenderAnswer,
     operations: OperationRepository,
 ) -> LegacyResponse | None:
     """Loads the stored response of a first attempt, if it has one.
 
-    Raises Unknown for a forwarded request without one, unless this request is forwarded too and an
-    operator confirmed the first: the answer then names what the legacy service can be asked for.
+    That of a forwarded request which an operator confirmed is read at the legacy service. Raises
+    Unknown for a forwarded request without one.
     """
     if first_attempt.response is not None:
         is_long = stored_json.is_large(first_attempt.response)
         stored = await run_in_thread_if(is_long, decode_stored_response, first_attempt.response)
         if isinstance(stored, LegacyResponse):
             return stored
-        if not first_attempt.is_forwarded or caller.send_write is not None:
-            caller.is_long = caller.is_long or is_long
+        render: RenderAnswer | None = render_answer
+        if first_attempt.is_forwarded:
+            render = write_request.rebuild_forwarded_response
+        if render is not None:
+            write_request.caller.is_long = write_request.caller.is_long or is_long
             try:
-                return await render_answer(stored)
+                return await render(stored)
             except ObjectNotShownError as refutation:
                 await _withdraw_operator_outcome(operations, first_attempt, str(refutation))
                 raise

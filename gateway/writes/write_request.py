@@ -9,9 +9,18 @@ from datetime import datetime
 import msgspec
 
 from gateway.auth.keys import ApiKey
+from gateway.http.responses import LegacyResponse
 from gateway.upstream.http_connection import Fence
 from gateway.writes.operation_execution import OperationExecution
-from mappings.effects import JSON, MAX_PARALLEL_CALLS, Call, CompareAndSet, Operation, Request
+from mappings.effects import (
+    JSON,
+    MAX_PARALLEL_CALLS,
+    Answer,
+    Call,
+    CompareAndSet,
+    Operation,
+    Request,
+)
 from mappings.failures import ClientDisconnected, Problem
 
 
@@ -50,6 +59,7 @@ class Caller(msgspec.Struct, eq=False):
 
 
 LoadRoutingChecks = Callable[[str], Awaitable[Sequence[CompareAndSet]]]
+RenderAnswer = Callable[[Answer], Awaitable[LegacyResponse]]
 
 
 class WriteRequest(msgspec.Struct, frozen=True):
@@ -66,3 +76,6 @@ class WriteRequest(msgspec.Struct, frozen=True):
     forwarded_request: Request | None = None
     """The request for the legacy service, with the client's own ids. ``request`` is its
     translation, by which a retry is recognized; None if the operation is translated."""
+    rebuild_forwarded_response: RenderAnswer | None = None
+    """Builds the response to a first attempt that was forwarded and that an operator confirmed, whose
+    answer names what the legacy service can be asked for. None if the tenant has only one service."""
