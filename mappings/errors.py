@@ -80,8 +80,8 @@ WRITES_PAUSED = Problem(
     "The operator of this gateway has temporarily stopped writes; a part of this request was done, "
     "and it continues later.",
 )
-FREEZE_RETRY_AFTER_SECONDS = 60
-"""The ``Retry-After`` of requests that are refused because of a freeze."""
+OPERATOR_RETRY_AFTER_SECONDS = 60
+"""The ``Retry-After`` of writes that are refused until an operator acts: unfreezes or reconciles."""
 RESTORE_CHECK_PENDING = Problem(
     "internal_server_error",
     "The gateway's records are being checked; nothing was done. Try again later.",

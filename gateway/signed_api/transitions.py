@@ -187,10 +187,12 @@ class SignedWriteGuard:
             ):
                 raise WrongBatchStatus
         if is_start and await self._operations.is_restore_unchecked():
-            raise Halted(errors.RESTORE_CHECK_PENDING)
+            raise Halted(
+                errors.RESTORE_CHECK_PENDING, retry_after=errors.OPERATOR_RETRY_AFTER_SECONDS
+            )
         # Last, because a freeze may be acknowledged at any time.
         if await self._operations.is_frozen(write.tenant or Tenant("", write.environment)):
-            raise Halted(errors.WRITES_FROZEN, retry_after=errors.FREEZE_RETRY_AFTER_SECONDS)
+            raise Halted(errors.WRITES_FROZEN, retry_after=errors.OPERATOR_RETRY_AFTER_SECONDS)
         if write.is_disconnected():
             raise ClientDisconnected
 

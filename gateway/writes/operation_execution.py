@@ -475,9 +475,11 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
     def _translate_save_error(self, record: OperationRecord, error: Exception) -> Exception:
         """Returns the failure for the flow if the transaction was refused."""
         if isinstance(error, WritesFrozenError):
-            return Halted(errors.WRITES_FROZEN, retry_after=errors.FREEZE_RETRY_AFTER_SECONDS)
+            return Halted(errors.WRITES_FROZEN, retry_after=errors.OPERATOR_RETRY_AFTER_SECONDS)
         if isinstance(error, RestoreUncheckedError):
-            return Halted(errors.RESTORE_CHECK_PENDING)
+            return Halted(
+                errors.RESTORE_CHECK_PENDING, retry_after=errors.OPERATOR_RETRY_AFTER_SECONDS
+            )
         if isinstance(error, Conflict):
             is_routed = str(error) == ROUTING_KIND or record.is_forwarded
             return BatchRoutedElsewhereError() if is_routed else error

@@ -106,8 +106,10 @@ async def edit_batch(gateway: GatewayUnderTest, batch: str) -> None:
 
 def is_refused_as_restored(response: GatewayResponse) -> bool:
     (error,) = response.body["errors"]
-    return (response.status, error["code"]) == (500, "internal_server_error") and (
-        "records are being checked" in error["message"]
+    return (
+        (response.status, error["code"]) == (500, "internal_server_error")
+        and "records are being checked" in error["message"]
+        and response.headers["Retry-After"] == "60"
     )
 
 
@@ -199,6 +201,7 @@ async def test_restored_state_refuses_signed_start_of_superseded_batch(
             )
             assert extract_error(response) == (500, "internal_server_error")
             assert "records are being checked" in response.parse_json["errors"][0]["message"]
+            assert response.headers["retry-after"] == "60"
         assert len(restorable_gateway.service.batch_starts) == 1
 
 
