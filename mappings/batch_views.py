@@ -183,14 +183,14 @@ class Batch:
         return self.service_fields.get("sentAt") or (started_at if is_started else None)
 
     def map_payment_refs_by_id(self, ids: Container[str] | None) -> Mapping[str, PaymentRef]:
-        """Indexes the payments with these ids by id; each may be the client's id or the service's.
+        """Indexes the payments with these ids by id; each may be any by which it is found.
 
         None indexes all payments, which takes less memory than a very large set of ids.
         """
         return {
             str(id_): PaymentRef(payment["id"], payment.get("upstream"), position)
             for position, payment in enumerate(self.payments)
-            for id_ in {payment.get("upstream"), payment["id"]}  # mostly the same
+            for id_ in {payment.get("upstream"), payment["id"], payment["added_as"]}  # mostly one
             if id_ and (ids is None or str(id_) in ids)
         }
 

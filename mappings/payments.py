@@ -62,8 +62,8 @@ def create_payment(request: Request) -> Flow:
     except Failure:
         payment = None  # The payment is added. After an error here the client would add it again.
     if payment is None:
-        shared_fields = batch.common_payment_fields
-        payment = merge_payment_with_request(service_payment, entry, shared_fields)
+        entry = {**entry, "id": payment_id}  # by which the batch will find the payment, too
+        payment = merge_payment_with_request(service_payment, entry, batch.common_payment_fields)
     return Answer({"payment": (yield from _build_full_payment(payment, request, is_added=True))})
 
 

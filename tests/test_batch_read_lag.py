@@ -63,3 +63,32 @@ async def test_payment_just_added_is_found_by_its_id_alone(tmp_path: Path) -> No
         assert await load_payment_ids(gateway, batch) == []
         response = await gateway.request("GET", f"/v1/payments/{payment}")
         assert (response.status, response.body["errors"][0]["code"]) == (404, "not_found")
+
+
+async def test_payment_that_nothing_shows_yet_has_an_id_by_which_it_is_found(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient)
+        summary_path, path = "/v1/batch/*/summary", f"/batches/{batch}/payments"
+        service.faults += [
+            Fault("POST", "/v1/batches/*/payments", status=200, body=b'{"ok":true}', executes=True),
+            Fault("GET", summary_path),  # read before the payment is added
+            Fault("GET", summary_path, status=503, times=100),
+        ]
+        added = {"recipient": {"id": recipient}, "sourceAmount": "20.00"}
+        payment = (await request_successfully(gateway, "POST", path, added))["payment"]["id"]
+        service.faults.clear()
+        answer = await request_successfully(gateway, "GET", f"{path}/{payment}")
+        assert answer["payment"]["sourceAmount"] == "20.00"
+        change = {"id": payment, "sourceAmount": "30.00"}
+        await request_successfully(
+            gateway, "PATCH", f"/batches/{batch}", {"update_payments": [change]}
+        )
+        await request_successfully(gateway, "PATCH", f"{path}/{payment}", {"sourceAmount": "40.00"})
+        answer = await request_successfully(gateway, "GET", f"{path}/{payment}")
+        assert answer["payment"]["sourceAmount"] == "40.00"
+        await request_successfully(gateway, "DELETE", f"{path}/{payment}")
+        assert await load_payment_ids(gateway, batch) == []
