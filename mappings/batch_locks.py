@@ -431,7 +431,10 @@ def finish_add(add: Add, entry: Entry | None = None) -> SubFlow:
     new_facts |= dict.fromkeys(("updatedAt", "changed_at"), format_timestamp(add.request.now))
     created_ids = [] if id_ else [entry["added_as"]]
     new_entries = chain_rows(other_entries, [entry])
-    yield build_batch_record(add.batch.id, new_facts, new_entries, created_ids)
+    record = build_batch_record(add.batch.id, new_facts, new_entries, created_ids)
+    # By these redirects a payment is found by its id alone.
+    redirects = [CompareAndSet("alias", each, {"batch": add.batch.id}) for each in created_ids]
+    yield structs.replace(record, linked=(*record.linked, *redirects))
 
 
 def _relock_batch_and_load_facts(add: Add) -> SubFlow:

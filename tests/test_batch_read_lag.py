@@ -83,6 +83,7 @@ async def test_payment_that_nothing_shows_yet_has_an_id_by_which_it_is_found(
         service.faults.clear()
         answer = await request_successfully(gateway, "GET", f"{path}/{payment}")
         assert answer["payment"]["sourceAmount"] == "20.00"
+        assert await request_successfully(gateway, "GET", f"/payments/{payment}") == answer
         change = {"id": payment, "sourceAmount": "30.00"}
         await request_successfully(
             gateway, "PATCH", f"/batches/{batch}", {"update_payments": [change]}
