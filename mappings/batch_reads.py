@@ -233,8 +233,9 @@ def require_payments_shown(batch: Batch, ids: Iterable[str], now: datetime) -> N
     """Raises Halted if one of these payments, which the summary does not show, was just added."""
     if not is_recently_changed(batch, now) or not (unknown_ids := frozenset(ids)):
         return
-    if any(not unknown_ids.isdisjoint(list_entry_ids(entry)) for entry in batch.entries):
-        raise build_read_lag_failure()
+    for entry in batch.entries:
+        if not unknown_ids.isdisjoint((*list_entry_ids(entry), entry.get("added_as"))):
+            raise build_read_lag_failure()
 
 
 def build_entries_from_batch(batch: Batch, now: datetime) -> Sequence[Entry]:

@@ -13,6 +13,7 @@ from tests.payouts import (
     open_gateway_and_service,
     request_successfully,
 )
+from tests.running_gateway import GatewayUnderTest
 from tests.signed_requests import SigningClient, send_raw
 from tests.simulator import Fault, Service
 
@@ -22,6 +23,14 @@ NOT_FOUND = b'{"ok":false,"errors":[{"code":"not_found","message":"Object not fo
 def hide_path(service: Service, path: str) -> None:
     """Lets the service answer reads of a path with 404 until its faults are cleared."""
     service.faults.append(Fault("GET", path, status=404, body=NOT_FOUND, times=100))
+
+
+async def read_upstream_summary(gateway: GatewayUnderTest, service: Service) -> bytes:
+    """Reads the summary of the only batch with the client's own signature."""
+    (upstream,) = service.find_or_create_tenant().batches
+    target = f"/v1/batch/{upstream}/summary"
+    request = SigningClient().build_request(target=target, stamp=int(time()))
+    return (await send_raw(gateway, request)).body
 
 
 async def test_batch_just_created_and_deleted_elsewhere_is_not_found(tmp_path: Path) -> None:
@@ -41,11 +50,7 @@ async def test_payment_just_added_is_found_by_its_id_alone(tmp_path: Path) -> No
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient)
-        (upstream,) = service.find_or_create_tenant().batches
-        request = SigningClient().build_request(
-            target=f"/v1/batch/{upstream}/summary", stamp=int(time())
-        )
-        summary = (await send_raw(gateway, request)).body
+        summary = await read_upstream_summary(gateway, service)
         added = {"recipient": {"id": recipient}, "sourceAmount": "20.00"}
         path = f"/batches/{batch}/payments"
         payment = (await request_successfully(gateway, "POST", path, added))["payment"]["id"]
@@ -73,6 +78,7 @@ async def test_payment_that_nothing_shows_yet_has_an_id_by_which_it_is_found(
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient)
         summary_path, path = "/v1/batch/*/summary", f"/batches/{batch}/payments"
+        old_summary = await read_upstream_summary(gateway, service)
         service.faults += [
             Fault("POST", "/v1/batches/*/payments", status=200, body=b'{"ok":true}', executes=True),
             Fault("GET", summary_path),  # read before the payment is added
@@ -80,6 +86,9 @@ async def test_payment_that_nothing_shows_yet_has_an_id_by_which_it_is_found(
         ]
         added = {"recipient": {"id": recipient}, "sourceAmount": "20.00"}
         payment = (await request_successfully(gateway, "POST", path, added))["payment"]["id"]
+        service.faults[:] = [Fault("GET", summary_path, status=200, body=old_summary, times=9)]
+        response = await gateway.request("GET", f"/v1{path}/{payment}")
+        assert (response.status, "Retry-After" in response.headers) == (500, True)
         service.faults.clear()
         answer = await request_successfully(gateway, "GET", f"{path}/{payment}")
         assert answer["payment"]["sourceAmount"] == "20.00"
