@@ -69,7 +69,7 @@ MUTANT_PATHS = {
     "batch_views.BATCH: description set apart": "batch.description",
     "errors.STATUS_BY_CODE: 'not_found' off by one": "@status",
     "paging.build_meta: 'records' misspelt": "meta.records",
-    "batch_lists.filter_batch_rows: True turned round": "batches[].amount",
+    "batch_lists.filter_batches: True turned round": "batches[].amount",
 }
 """Mutants of a field, an amount, a status, a page and an order, with the path of the difference."""
 
