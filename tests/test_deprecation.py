@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from gateway.config.settings import Deprecation, Environment, Environments
 from gateway.http.responses import PassedResponse, build_passthrough_response
 from gateway.legacy_api.deprecation import DeprecationNotice
+from tests.operator_commands import run_command, write_configuration
 from tests.payouts import open_gateway_and_service
 from tests.running_gateway import open_gateway
 from tests.simulator import Service
@@ -152,6 +154,14 @@ async def test_requests_after_sunset_are_refused_if_configured(tmp_path: Path) -
         assert f"shut down on {yesterday}" in response.body["errors"][0]["message"]
         assert (await gateway.request("OPTIONS", "/v1/recipients")).status == 200
         assert not simulator.service.list_requests()
+        path = "/v1/geography/countries/US"
+        assert (await gateway.request("GET", path, headers={"X-API-Key": ""})).status == 403
+        write_configuration(tmp_path, simulator.url)
+    report = json.loads((await run_command(tmp_path, "report", "usage", "--json")).stdout)
+    operations = {key["key"]: key["operations"] for key in report["keys"] if key["key"]}
+    ((reported_operation,),) = operations.values()
+    assert reported_operation["operation"] == "list_recipients", "operators see who still calls"
+    assert reported_operation["refused"] == 1
 
 
 async def test_requests_after_sunset_are_served_by_default(tmp_path: Path) -> None:

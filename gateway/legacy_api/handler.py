@@ -193,11 +193,6 @@ class LegacyHandler:
         if operation is None:
             raise Invalid(errors.NOT_FOUND)
         context.operation = operation
-        # Before authentication: after the sunset every key gets the same answer.
-        if self._deprecation.is_refused_after_sunset and (
-            sunset_problem := self._deprecation.find_sunset_problem(self._clock())
-        ):
-            raise Invalid(sunset_problem)
         # Before the body is read, so that a refused client costs no memory.
         context.admission = await self._authenticator.authenticate_and_rate_limit(
             request, context, operation
@@ -207,6 +202,11 @@ class LegacyHandler:
             refusal := self._find_refusal(context, context.admission, operation)
         ):
             return refusal
+        # Not before authentication: operators want to know whose clients still call after the sunset.
+        if self._deprecation.is_refused_after_sunset and (
+            sunset_problem := self._deprecation.find_sunset_problem(self._clock())
+        ):
+            raise Invalid(sunset_problem)
         # After the rate limit (contract, section 1), so that refused uploads count as requests too.
         if request.fields.content_length:
             request_reader.check_content_length(request, self._max_body_bytes)
