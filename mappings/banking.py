@@ -175,12 +175,12 @@ def validate_bank_account(bank: Mapping[str, JSON], prefix: str) -> Iterator[Pro
 
 def _validate_branch(bank: Mapping[str, JSON], prefix: str) -> Iterator[Problem]:
     country, branch = bank["country"], resolve_branch_id(bank)
-    field = prefix + choose_client_branch_field(bank)
     # A mask cannot be checked: it is compared with the shown one elsewhere.
     if rule := BRANCH_RULES.get(country):
         if not branch:
-            yield build_empty_field_problem(field)
+            yield build_empty_field_problem(prefix + choose_client_branch_field(bank))
         elif not is_masked_value(branch) and not rule.is_match(branch):
+            field = prefix + choose_client_branch_field(bank)
             yield build_invalid_field_problem(field, rule.describe())
     branches = {bank.get("routing"), bank.get("branchNum"), None}
     if country in objects.DUAL_BRANCH_NAME_COUNTRIES and len(branches) > 2:

@@ -302,10 +302,11 @@ def apply_payout_changes(
             yield from undo_account_writes(recipient, new_accounts, changed_accounts, refusal)
         raise
     recipient = yield from delete_replaced_accounts(recipient, new_accounts)
-    old_accounts = [before for before, _ in changed_accounts]
-    recipient = replace_accounts_of_recipient(
-        recipient, [after for _, after in changed_accounts], old_accounts
-    )
+    if changed_accounts:
+        old_accounts = [before for before, _ in changed_accounts]
+        recipient = replace_accounts_of_recipient(
+            recipient, [after for _, after in changed_accounts], old_accounts
+        )
     if changes.holds:
         yield CompareAndSet("recipient", recipient["id"], changes.holds)
     return recipient

@@ -79,12 +79,11 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
         payout, recipient, facts, is_replacement=is_replacement, is_shown_late=is_late
     )
     ids = changes.government_ids
-    problems = [
-        *changes.validate(request.options),
-        *government_ids.validate_government_ids(
+    problems = [*changes.validate(request.options)]
+    if ids:
+        problems += government_ids.validate_government_ids(
             ids, recipient, request.options, is_shown_late=is_late
-        ),
-    ]
+        )
     if problems and not is_late:
         is_late = yield from recipient_reads.is_shown_late(recipient)
     recipient_reads.raise_if_invalid(request, problems, is_shown_late=is_late)

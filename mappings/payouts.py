@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from operator import attrgetter
 
 import msgspec
 from msgspec import structs
@@ -19,7 +20,6 @@ from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, LoadFacts
 from mappings.failures import Failure, Problem, Refused
 from mappings.field_types import is_masked_value
 from mappings.objects import (
-    ACCOUNT_TYPE_BY_METHOD,
     ADDRESS,
     BANK,
     WALLET,
@@ -57,10 +57,10 @@ class Payout(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def methods(self) -> list[str]:
         """The methods of the accounts that were sent, the primary one first."""
-        methods = [
-            method for method in ACCOUNT_TYPE_BY_METHOD if self.select_account(method) is not None
-        ]
-        return sorted(methods, key=lambda method: method != self.method)
+        methods = [legacy.BANK] if self.bank is not None else []
+        if self.wallet is not None:
+            methods.insert(0 if self.method == legacy.WALLET else 1, legacy.WALLET)
+        return methods
 
     def build_account_field_prefix(self, method: str) -> str:
         return f"{self.prefix}accounts.{method}."
@@ -73,19 +73,21 @@ def parse_payout(
     body = body or {}
     primary, accounts = body.get("primary") or {}, body.get("accounts") or {}
     method = primary.get("method")
-    refused_fields = frozenset(problem.field for problem in problems)
+    refused_fields = frozenset(map(attrgetter("field"), problems))
 
     def select_account_fields(name: str) -> Mapping[str, JSON] | None:
         fields = drop_null_fields(accounts.get(name))
         # Typed clients also send the accounts that they do not use, with all fields null. An
         # account whose only values were invalid is empty here too, but must not be ignored.
-        has_refused_field = any(
+        has_refused_field = bool(refused_fields) and any(
             field and field.startswith(f"{prefix}accounts.{name}.") for field in refused_fields
         )
         return fields if fields or has_refused_field or method == name else None
 
     holds = {
-        name: drop_null_fields(body[name]) for name in ("autoswitch", "holdup") if body.get(name)
+        name: hold
+        for name in ("autoswitch", "holdup")
+        if body.get(name) and (hold := drop_null_fields(body[name]))
     }
     return Payout(
         prefix,
@@ -93,7 +95,7 @@ def parse_payout(
         primary.get("currency"),
         select_account_fields(legacy.BANK),
         select_account_fields(legacy.WALLET),
-        {name: hold for name, hold in holds.items() if hold},
+        holds,
         refused_fields,
     )
 
@@ -111,8 +113,10 @@ def drop_masks_sent_back(payout: Payout, recipient: Recipient) -> Payout:
     shown_masks = {
         name
         for name, value in payout.bank.items()
-        if is_masked_value(value) and value == answer.get(name)
+        if value == answer.get(name) and is_masked_value(value)
     }
+    if not shown_masks:
+        return payout
     bank = {name: value for name, value in payout.bank.items() if name not in shown_masks}
     return structs.replace(payout, bank=bank, has_shown_mask=bool(shown_masks - {"governmentId"}))
 

@@ -83,7 +83,8 @@ def raise_if_invalid(request: Request, problems: Iterable[Problem], *, is_shown_
     problems = [*problems]
     if is_shown_late and problems and not request.problems:
         raise Halted(RECIPIENT_NOT_SHOWN_YET, retry_after=5)
-    request.raise_if_invalid(problems)
+    if problems or request.problems:
+        request.raise_if_invalid(problems)
 
 
 def load_recipient_and_list_page(
