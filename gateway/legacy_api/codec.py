@@ -13,7 +13,6 @@ from itertools import chain
 from typing import Any, cast
 
 import structlog
-from msgspec import structs
 
 from gateway.admission.load import AdmissionSlot
 from gateway.config.settings import Settings
@@ -81,7 +80,9 @@ class LegacyCodec:
         # The size of a compressed body says nothing about its decompressed size.
         is_long = len(data) > json_codec.LARGE_BYTES or bool(encoding)
         # Words come first, because the shapes below contain only the neutral ones.
-        translated = self._vocabulary.translate_to_neutral(body_shape, body)
+        translated = body
+        if not self._vocabulary.is_identity:
+            translated = self._vocabulary.translate_to_neutral(body_shape, body)
         problems, parse_body = request_bodies.BodyProblems(), request_bodies.parse_body
         parsed_body: tuple[JSON, tuple[Problem, ...]] = (
             await run_in_thread(parse_body, body_shape, translated, problems)
@@ -239,14 +240,15 @@ class LegacyCodec:
         # Words come last, because ids are found by the neutral field names.
         if not self._vocabulary.is_identity:
             body = self._vocabulary.translate_from_neutral(operation.answer_shape, body)
-        # 200 also for deletes: existing clients fail on an empty body.
-        response = LegacyResponse(200, {"ok": True, **body})
-        if not is_long:
-            return response
+        response_body = {"ok": True, **body}
         # Encoded once, and the chunks serve the stored copy for retries too.
-        chunks = await run_in_thread(json_codec.dumps_chunks, response.body)
+        # 200 also for deletes: existing clients fail on an empty body.
+        if not is_long:
+            chunks = [json_codec.dumps_trusted(response_body)]
+            return LegacyResponse(200, response_body, chunks=chunks)
+        chunks = await run_in_thread(json_codec.dumps_chunks, response_body)
         _log_progress(context, "sending_response", sum(map(len, chunks)))
-        return structs.replace(response, body={}, chunks=chunks)
+        return LegacyResponse(200, {}, chunks=chunks)
 
     def _find_cached_client_ids(
         self, context: RequestContext, caller: Caller, response_shape: Any, body: JSON

@@ -7,7 +7,7 @@ and runs the operation's flow. Every failure goes through one error table, every
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -47,7 +47,7 @@ from gateway.storage.request_counts import UsageCounter
 from gateway.upstream import passthrough
 from gateway.writes.batch_routing import BatchRoutedElsewhereError
 from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, FlowExecutor
-from gateway.writes.idempotency import IdempotencyGuard
+from gateway.writes.idempotency import IdempotencyGuard, RecordedResponse
 from gateway.writes.write_request import Caller, WriteRequest
 from mappings import errors
 from mappings.effects import JSON, Operation, Request
@@ -229,7 +229,10 @@ class LegacyHandler:
         # Keyless operations make no calls (contract, section 10), so they need no place.
         if caller and not slot.try_acquire(caller.key.tenant_name):
             await slot.acquire(caller.key.tenant_name)
-        return await self._run_flow(request, context, operation, flow_request)
+        response, context.pending_delivery = await self._start_flow(
+            request, context, operation, flow_request
+        )
+        return response
 
     def _find_refusal(
         self, context: RequestContext, admission: Admission, operation: Operation
@@ -283,12 +286,8 @@ class LegacyHandler:
             flow_request = await self._codec.build_request(
                 request, context, inbound.ids, parsed_body
             )
-            return await self._run_flow(
-                request,
-                context,
-                inbound.operation,
-                flow_request,
-                inbound,
+            response, context.pending_delivery = await self._start_flow(
+                request, context, inbound.operation, flow_request, inbound
             )
         except Failure as failure:
             # Either service may have the payment: the request does not name its batch.
@@ -297,20 +296,19 @@ class LegacyHandler:
             ):
                 return fallback_response
             raise
+        return response
 
-    async def _run_flow(
+    def _start_flow(
         self,
         request: HttpRequest,
         context: RequestContext,
         operation: Operation,
         flow_request: Request,
         inbound: InboundRequest | None = None,
-    ) -> LegacyResponse:
-        """Runs a flow; ``inbound`` is the request as the legacy service could also get it."""
+    ) -> Awaitable[RecordedResponse]:
+        """Starts a flow; ``inbound`` is the request as the legacy service could also get it."""
         if context.caller is None or not operation.is_write:
-            flow = operation.flow(flow_request)
-            answer = await self._player.execute(flow, context.caller, flow_request.problems)
-            return await self._codec.build_response(context, answer)
+            return self._run_reading_flow(context, operation, flow_request)
         write_request = WriteRequest(
             operation,
             flow_request,
@@ -327,10 +325,16 @@ class LegacyHandler:
                 ),
             )
         build_response = partial(self._codec.build_response, context)
-        legacy_response, context.pending_delivery = await self._idempotency_guard.answer(
+        return self._idempotency_guard.answer(
             write_request, build_response, partial(self._codec.build_failure_response, context)
         )
-        return legacy_response
+
+    async def _run_reading_flow(
+        self, context: RequestContext, operation: Operation, flow_request: Request
+    ) -> RecordedResponse:
+        flow = operation.flow(flow_request)
+        answer = await self._player.execute(flow, context.caller, flow_request.problems)
+        return await self._codec.build_response(context, answer), None
 
     async def _run_flow_for_comparison(
         self,

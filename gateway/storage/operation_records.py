@@ -85,7 +85,9 @@ class OperationRecord(msgspec.Struct, frozen=True):
     @property
     def fingerprints(self) -> list[str]:
         """The fingerprints that its first attempt may have."""
-        return [*{self.fingerprint, self.fingerprint_before_import or self.fingerprint}]
+        before_import = self.fingerprint_before_import
+        is_imported = before_import not in ("", self.fingerprint)
+        return [self.fingerprint, before_import] if is_imported else [self.fingerprint]
 
     @property
     def is_forwarded(self) -> bool:

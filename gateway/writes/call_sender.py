@@ -236,7 +236,9 @@ class CallSender:
             admission_slot.release()
 
     async def _encode_body(self, call: Call, endpoint: Endpoint, caller: Caller) -> bytes:
-        current_body = self._translator.translate_from_neutral(endpoint.body_shape, call.body)
+        current_body = call.body
+        if not self._translator.is_identity:
+            current_body = self._translator.translate_from_neutral(endpoint.body_shape, call.body)
         if not caller.is_long:
             return json_codec.dumps_trusted(current_body)
         body = await run_in_thread(json_codec.dumps, current_body)

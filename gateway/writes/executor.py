@@ -151,34 +151,26 @@ class FlowExecutor:
         execution: OperationExecution | None,
     ) -> Any:
         """Returns the result of a step, or a coroutine that waits for it."""
-        if isinstance(step, Call) and not step.is_read:
-            if problems:
-                raise Invalid(*problems)
-            if execution is None:
-                raise TypeError("a write needs an execution, which records it in the journal")
+        is_write = isinstance(step, Call) and not step.is_read
+        if is_write and (problems or execution is None):
+            raise Invalid(*problems) if problems else TypeError("a write needs an execution")
         if execution is not None:
-            return self._start_recorded_step(step, caller, execution)
-        facts = None
-        if isinstance(step, LoadFacts):
-            facts = self._object_state.load_now(caller.key.tenant, step.kind, step.id)
-        return self._perform_step(step, caller) if facts is None else facts
-
-    def _start_recorded_step(
-        self, step: Step, caller: Caller, execution: OperationExecution
-    ) -> Any:
-        execution.is_long = caller.is_long
-        if execution.recorded_steps and execution.is_replaying:
-            return self._replay_step(step, caller, execution)
-        if isinstance(step, Call) and not step.is_read:
-            return self._perform_write(step, caller, execution)
-        if isinstance(step, CompareAndSet):
-            return execution.compare_and_set(step)
+            execution.is_long = caller.is_long
+            if execution.recorded_steps and execution.is_replaying:
+                return self._replay_step(step, caller, execution)
+            if isinstance(step, CompareAndSet):
+                return execution.compare_and_set(step)
+            if isinstance(step, Call) and not step.is_read:
+                return self._perform_write(step, caller, execution)
         # A read must see the changes that the flow made before it, which are saved first.
-        if isinstance(step, LoadFacts) and not execution.pending_changes:
+        if isinstance(step, LoadFacts) and not (execution and execution.pending_changes):
             facts = self._object_state.load_now(caller.key.tenant, step.kind, step.id)
             if facts is not None:
-                execution.record_step(step, facts)
+                if execution is not None:
+                    execution.record_step(step, facts)
                 return facts
+        if execution is None:
+            return self._perform_step(step, caller)
         return self._perform_and_record_read(step, caller, execution)
 
     async def _replay_step(self, step: Step, caller: Caller, execution: OperationExecution) -> Any:
@@ -255,11 +247,10 @@ class FlowExecutor:
     async def _save_and_send_write(
         self, call: Call, caller: Caller, execution: OperationExecution
     ) -> JSON:
-        is_pausable = execution.has_executed_write and not call.only_while_client_waits
         try:
             await execution.save_write(call, caller.stamped_at)
         except (Halted, Conflict) as failure:
-            if isinstance(failure, Halted) and is_pausable:
+            if isinstance(failure, Halted) and _is_pausable(call, execution):
                 raise _build_unsent_failure(failure) from None
             # Passed into the flow, which releases the locks that it took for the write.
             execution.record_step(call, failure)
@@ -292,8 +283,11 @@ class FlowExecutor:
             if call.undo_of and isinstance(failure, Refused) and failure.status != 404:
                 raise UndoRefused(failure.status) from None
             # Nothing is undone, because the retry or the reconciler sends the rest.
-            is_completion = _is_completion(call, execution) and not call.is_cleanup
-            is_sent_later = is_pausable if isinstance(failure, Halted) else is_completion
+            is_sent_later = (
+                _is_pausable(call, execution)
+                if isinstance(failure, Halted)
+                else _is_completion(call, execution) and not call.is_cleanup
+            )
             if isinstance(failure, Unreachable) and is_sent_later:
                 execution.record_write_state(UNSENT)
                 raise _build_unsent_failure(failure) from None
@@ -487,6 +481,11 @@ def _build_unsent_failure(failure: Unreachable) -> Unknown:
 def _can_send_write(call: Call, execution: OperationExecution) -> bool:
     """Whether a write may be sent now; what else is missing is sent by the client's retry."""
     return execution.is_client_waiting or _is_completion(call, execution)
+
+
+def _is_pausable(call: Call, execution: OperationExecution) -> bool:
+    """Whether the rest of a request is executed later, if its writes are frozen."""
+    return execution.has_executed_write and not call.only_while_client_waits
 
 
 def _is_completion(call: Call, execution: OperationExecution) -> bool:

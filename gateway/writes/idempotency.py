@@ -354,7 +354,7 @@ class IdempotencyGuard:
             received_at=wait_state.received_at[0],
         )
         record = await run_in_thread(build_record) if caller.is_long else build_record()
-        if write_request.operation.method != "GET":
+        if self.reconciler.has_other_instances and write_request.operation.method != "GET":
             await self.reconciler.wait_for_saved_connection_resets(record, wait_state.deadline)
         return record
 

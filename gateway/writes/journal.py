@@ -312,14 +312,14 @@ class Journal:
 
         They were not saved yet when the rows were read.
         """
-        seen_ids, fingerprints = {row.id for row in rows}, record.fingerprints
+        fingerprints = record.fingerprints
         return [
             other
             for execution in self.executions.values()
             # The fingerprints first: of many that run at the same time, nearly all differ in them.
             if (other := execution.operation_record).fingerprint in fingerprints
-            and other.id not in seen_ids
-            and record.has_same_request(other)
+            and other.key_id == record.key_id
+            and not any(row.id == other.id for row in rows)
         ]
 
     def digest_call(self, call: Call) -> str:
@@ -333,8 +333,9 @@ class Journal:
 
 def _list_deleted_ids(body: JSON) -> list[JSON]:
     """Returns the ids in a bulk delete, and of payments to remove. The body is not validated yet."""
-    ids = body.get("ids") if isinstance(body, dict) else None
-    removals = body.get("remove_payments") if isinstance(body, dict) else None
+    if not isinstance(body, dict) or body.keys().isdisjoint(("ids", "remove_payments")):
+        return []
+    ids, removals = body.get("ids"), body.get("remove_payments")
     # Very many, which are not in a list, are not worth their rows.
     removed_ids = [
         removal.get("id")

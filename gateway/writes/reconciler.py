@@ -281,8 +281,6 @@ class WriteReconciler:
         Call it before the related operations are read. ``deadline`` is by the monotonic clock;
         raises Unknown when it has passed.
         """
-        if not self.has_other_instances:
-            return
         since = self._journal.compute_time_before(_UNREAD_RETENTION)
         instances = await self._journal.operations.list_delivering_instances(record, since)
         if not instances:

@@ -80,6 +80,8 @@ class RetryMatcher:
         operation, kept_ids = write_request.operation, set[str]()
         while True:
             rows = await self._load_related_records(record)
+            if not rows:
+                return rows, None
             candidates = (row for row in rows if row.id not in overwritten_ids)
             first_attempt = next(
                 (
@@ -110,22 +112,21 @@ class RetryMatcher:
             await self._journal.deliveries.save_deliveries_and_resets()
         while True:
             read_at = self._journal.monotonic()
-            rows = await self._journal.operations.list_related_open(record)
+            rows, unhandled_ids = await self._journal.operations.list_related_open(record), set()
             if rows:
                 await self._reconciler.load_leases_of_operations(rows)
-            own_rows = filter(self._reconciler.is_own, rows)
-            unhandled_ids = {
-                row.id for row in own_rows if not self._journal.is_handled_by_this_process(row)
-            }
+                own_rows = filter(self._reconciler.is_own, rows)
+                unhandled_ids = {
+                    row.id for row in own_rows if not self._journal.is_handled_by_this_process(row)
+                }
             if unhandled_ids <= checked_ids and not self._journal.has_identical_ended_since(
                 record, read_at
             ):
                 break
             # A row may have been closed, or inserted and closed, while it was read.
             checked_ids = unhandled_ids
-        return sorted(
-            rows, key=self._reconciler.is_operation_executing
-        ) + self._journal.list_identical_running_records(record, rows)
+        rows.sort(key=self._reconciler.is_operation_executing)
+        return rows + self._journal.list_identical_running_records(record, rows)
 
     def _has_ended_after(
         self, row: OperationRecord, record: OperationRecord, received_at: float
