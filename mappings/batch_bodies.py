@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from mappings import money
@@ -62,7 +64,7 @@ def collect_sent_payments(
     list_name: str = "payments",
     problems: Sequence[Problem] = (),
 ) -> Sequence[SentPayment]:
-    refused_fields = frozenset(problem.field for problem in problems)
+    refused_fields = frozenset(map(attrgetter("field"), problems))
     bodies = payments or []
 
     def build(body: Mapping[str, JSON], position: int) -> SentPayment:
@@ -160,7 +162,7 @@ def validate_new_batch(
 ) -> Iterator[Problem]:
     """Validates the currency of a new batch, and its payments, which must agree with it."""
     currency = find_batch_currency(body)
-    if any(problem.field == "sourceCurrency" for problem in problems):
+    if "sourceCurrency" in map(attrgetter("field"), problems):
         currency = None  # reported already: comparing with another one would add noise
     elif not currency:
         yield build_empty_field_problem("sourceCurrency")
@@ -268,9 +270,8 @@ def build_batch_body(
 ) -> dict[str, JSON]:
     """Builds the body of POST ``/batches`` (current interface, section 4.3)."""
     description_field = {"description": description} if description else {}
-    payments = materialize_rows(
-        map_rows(lambda entry: build_payment_body(entry, currency, memo=memo), entries)
-    )
+    build_payment = partial(build_payment_body, currency=currency, memo=memo)
+    payments = materialize_rows(map_rows(build_payment, entries))
     return {"currency": currency, **description_field, "payments": payments}
 
 

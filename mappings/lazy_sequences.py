@@ -13,6 +13,7 @@ import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, starmap
+from operator import methodcaller
 from typing import Any, Self, TypeVar, overload
 
 from mappings.exact_json import compile_field_decoder, encode_plain_value, loads_trusted
@@ -162,8 +163,8 @@ class MappedSequence(LazySequence):
         return super().__getitem__(index)
 
     def _compute_slice(self, number: int) -> list[Any]:
-        slices = [_select_slice(source, number) for source in self._sources]
-        return _map_eagerly(self._function, slices)
+        slices = (_select_slice(source, number) for source in self._sources)
+        return [*starmap(self._function, zip(*slices, strict=True))]
 
 
 def _serialize(rows: list[Any]) -> bytes:
@@ -184,12 +185,6 @@ def _is_json(serialized: bytes) -> bool:
 def _decompress(stored_slice: bytes) -> bytes:
     # The first byte of zlib's format, in which neither JSON of a list nor a pickle begins.
     return zlib.decompress(stored_slice) if stored_slice.startswith(b"x") else stored_slice
-
-
-def _map_eagerly(function: Callable[..., Any], sources: Sequence[Sequence[Any]]) -> list[Any]:
-    if len(sources) == 1:
-        return [*map(function, sources[0])]
-    return [*starmap(function, zip(*sources, strict=True))]
 
 
 def _select_slice(rows: Sequence[Any], number: int) -> Sequence[Any]:
@@ -216,9 +211,10 @@ def map_rows(function: Callable[..., Any], *sources: Sequence[Any]) -> Sequence[
 
     The result is computed lazily if any source is lazy.
     """
-    if any(isinstance(source, LazySequence) for source in sources):
-        return MappedSequence(function, *sources)
-    return _map_eagerly(function, sources)
+    for source in sources:
+        if isinstance(source, LazySequence):
+            return MappedSequence(function, *sources)
+    return [*starmap(function, zip(*sources, strict=True))]
 
 
 def materialize_rows(rows: Sequence[Any]) -> Sequence[Any]:
@@ -257,4 +253,4 @@ def iterate_field(rows: Sequence[Any], name: str) -> Iterator[Any]:
     """Iterates over a field of rows that are objects; None if one lacks it."""
     if isinstance(rows, LazySequence):
         return rows.iterate_field(name)
-    return (row.get(name) for row in rows)
+    return map(methodcaller("get", name), rows)
