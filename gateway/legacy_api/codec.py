@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import chain
+from operator import itemgetter
 from typing import Any, cast
 
 import structlog
@@ -226,17 +227,18 @@ class LegacyCodec:
             context.notices = answer.notices
         is_long = caller is not None and caller.is_long and json_codec.has_rows(body)
         if caller is not None:
-            client_ids = None
-            if not is_long:
-                client_ids = self._find_cached_client_ids(
-                    context, caller, operation.answer_shape, body
+            shape, client_ids = operation.answer_shape, None
+            if is_long:
+                client_ids = await self._map_ids_in_long_response_to_client_ids(
+                    context, caller, shape, body
                 )
-            if client_ids is None:
-                client_ids = await self._map_ids_in_response_to_client_ids(
-                    context, caller, operation.answer_shape, body, is_long=is_long
-                )
+            else:
+                ids = collect_ids(shape, body)
+                client_ids = self._find_cached_client_ids(context, caller, ids)
+                if client_ids is None:
+                    client_ids = await self._map_ids_to_client_ids(context, caller, ids)
             if client_ids:
-                body = replace_ids(operation.answer_shape, body, client_ids)
+                body = replace_ids(shape, body, client_ids)
         # Words come last, because ids are found by the neutral field names.
         if not self._vocabulary.is_identity:
             body = self._vocabulary.translate_from_neutral(operation.answer_shape, body)
@@ -251,28 +253,31 @@ class LegacyCodec:
         return LegacyResponse(200, {}, chunks=chunks)
 
     def _find_cached_client_ids(
-        self, context: RequestContext, caller: Caller, response_shape: Any, body: JSON
+        self, context: RequestContext, caller: Caller, ids: IdSets
     ) -> Mapping[str, str] | None:
         """Maps the ids of an answer as below, but only from the cache; None if any is missing."""
-        collected = objects, mentioned_ids = collect_ids(response_shape, body)
+        objects, mentioned_ids = ids
         if mentioned_ids:
             return None
         legacy_ids = self._ids.find_cached_legacy_ids(caller.key.tenant, objects)
         if legacy_ids is None or (not legacy_ids and context.has_only_current_ids):
             return legacy_ids
-        return dict(_iter_differing_id_pairs(collected, legacy_ids, context.client_ids))
+        return dict(_iter_differing_id_pairs(ids, legacy_ids, context.client_ids))
 
-    async def _map_ids_in_response_to_client_ids(
-        self,
-        context: RequestContext,
-        caller: Caller,
-        response_shape: Any,
-        body: JSON,
-        *,
-        is_long: bool,
+    async def _map_ids_in_long_response_to_client_ids(
+        self, context: RequestContext, caller: Caller, response_shape: Any, body: JSON
     ) -> Mapping[str, str]:
+        slices = iterate_id_slices(response_shape, body)
+        client_ids: dict[str, str] = {}
+        while id_slice := await run_in_thread(next, slices, None):
+            client_ids |= await self._map_ids_to_client_ids(context, caller, id_slice, is_long=True)
+        return client_ids
+
+    async def _map_ids_to_client_ids(
+        self, context: RequestContext, caller: Caller, ids: IdSets, *, is_long: bool = False
+    ) -> dict[str, str]:
         """Maps the ids of an answer to client ids; ids that are the same in both are left out."""
-        tenant, execution = caller.key.tenant, caller.execution
+        execution = caller.execution
         # New ids are recorded together with the outcome of the write, but those of a long answer
         # are recorded one slice at a time, to bound the size of a transaction. Only a started
         # write has an outcome to record them with.
@@ -281,15 +286,11 @@ class LegacyCodec:
             if execution is not None and execution.is_saved and not is_long
             else None
         )
-        slices = iterate_id_slices(response_shape, body)
-        client_ids: dict[str, str] = {}
-        while id_slice := await run_in_thread_if(is_long, next, slices, None):
-            legacy_ids = await self._ids.find_or_create_object_and_text_ids(
-                tenant, *id_slice, deferred_ids, is_cached=not is_long
-            )
-            pairs = _iter_differing_id_pairs(id_slice, legacy_ids, context.client_ids)
-            await run_in_thread_if(is_long, client_ids.update, pairs)
-        return client_ids
+        legacy_ids = await self._ids.find_or_create_object_and_text_ids(
+            caller.key.tenant, *ids, deferred_ids, is_cached=not is_long
+        )
+        pairs = _iter_differing_id_pairs(ids, legacy_ids, context.client_ids)
+        return await run_in_thread(dict, pairs) if is_long else dict(pairs)
 
     async def build_failure_response(
         self, context: RequestContext, failure: Failure
@@ -362,7 +363,7 @@ def _select_sent_ids(path_ids: Mapping[str, str], *collected: IdSets) -> Abstrac
     """Selects the ids of a request, in order; values that cannot be ids are left out."""
     candidates = list(path_ids.values())
     for ids, _mentioned in collected:
-        candidates += (id_ for _kind, id_ in ids) if ids else ()
+        candidates += map(itemgetter(1), ids)
     return dict.fromkeys(filter(ID_PATTERN.fullmatch, candidates)).keys()
 
 
@@ -388,7 +389,7 @@ def _iter_differing_id_pairs(
     client_ids: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
     """Yields (current id, client id) for collected ids that differ between the two."""
-    for id_ in dict.fromkeys(chain((id_ for _kind, id_ in collected[0]), collected[1])):
+    for id_ in dict.fromkeys(chain(map(itemgetter(1), collected[0]), collected[1])):
         # The client's own spelling of an id takes precedence.
         if (client_id := client_ids.get(id_, legacy_ids.get(id_, id_))) != id_:
             yield id_, client_id

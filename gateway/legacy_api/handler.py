@@ -108,28 +108,18 @@ class LegacyHandler:
         request.on_disconnect = partial(self._delivery.handle_disconnect, context)
         legacy_response: LegacyResponse | PassedResponse
         try:
-            legacy_response = await self._admit_and_answer_request(request, context)
+            admitted = await self._admit_request(request, context)
+            if isinstance(admitted, LegacyResponse | PassedResponse):
+                legacy_response = admitted
+            else:
+                legacy_response, context.pending_delivery = await admitted
         except Exception as error:  # noqa: BLE001 - no client may see a traceback, and no log a text
             legacy_response = await self._answer_failed_request(request, context, error)
         finally:
             if context.slot:
                 context.slot.release()
         try:
-            environment = context.caller.key.environment if context.caller else None
-            deprecation_headers = self._deprecation.headers_by_environment.get(
-                environment, responses.NO_HEADERS
-            )
-            if isinstance(legacy_response, PassedResponse):
-                own_headers = dict(deprecation_headers)
-                if request.headers.get("User-Agent") == endpoints.USER_AGENT:
-                    own_headers[endpoints.ANSWERED_BY_HEADER] = endpoints.LEGACY_SERVICE
-                response = responses.build_passthrough_response(
-                    legacy_response, context.request_id, context.admission, own_headers
-                )
-            else:
-                response = responses.build_http_response(
-                    legacy_response, context.request_id, context.admission, deprecation_headers
-                )
+            response = self._build_http_response(request, context, legacy_response)
             # Before it is sent, so that a client that has its response finds the request in the log.
             log_and_count_request(self._usage, request, context, response)
             if context.pending_delivery:
@@ -153,6 +143,27 @@ class LegacyHandler:
                 partial(self._player.execute, caller=caller),
             )
         return response
+
+    def _build_http_response(
+        self,
+        request: HttpRequest,
+        context: RequestContext,
+        legacy_response: LegacyResponse | PassedResponse,
+    ) -> HttpResponse:
+        environment = context.caller.key.environment if context.caller else None
+        deprecation_headers = self._deprecation.headers_by_environment.get(
+            environment, responses.NO_HEADERS
+        )
+        if isinstance(legacy_response, LegacyResponse):
+            return responses.build_http_response(
+                legacy_response, context.request_id, context.admission, deprecation_headers
+            )
+        own_headers = dict(deprecation_headers)
+        if request.headers.get("User-Agent") == endpoints.USER_AGENT:
+            own_headers[endpoints.ANSWERED_BY_HEADER] = endpoints.LEGACY_SERVICE
+        return responses.build_passthrough_response(
+            legacy_response, context.request_id, context.admission, own_headers
+        )
 
     async def _answer_failed_request(
         self, request: HttpRequest, context: RequestContext, error: Exception
@@ -178,9 +189,10 @@ class LegacyHandler:
             return responses.build_error_response(errors.translate_failure(unknown))
         return responses.build_error_response(errors.build_legacy_error(errors.INTERNAL_ERROR))
 
-    async def _admit_and_answer_request(
+    async def _admit_request(
         self, request: HttpRequest, context: RequestContext
-    ) -> LegacyResponse | PassedResponse:
+    ) -> LegacyResponse | PassedResponse | Awaitable[RecordedResponse]:
+        """Checks a request; returns its response, or starts the flow that has it."""
         path, _ = request_reader.split_request_target(request)
         route_match = self._routes.match(path)
         if route_match is None:
@@ -229,10 +241,7 @@ class LegacyHandler:
         # Keyless operations make no calls (contract, section 10), so they need no place.
         if caller and not slot.try_acquire(caller.key.tenant_name):
             await slot.acquire(caller.key.tenant_name)
-        response, context.pending_delivery = await self._start_flow(
-            request, context, operation, flow_request
-        )
-        return response
+        return self._start_flow(request, context, operation, flow_request)
 
     def _find_refusal(
         self, context: RequestContext, admission: Admission, operation: Operation
