@@ -204,7 +204,11 @@ class ObjectStateStore:
             chain.from_iterable(record.members for record in records), SLICE_SIZE
         )
         # ``next`` decompresses a slice of a long list of records.
-        while some_records := await tx.compute(is_long, next, slices, ()):
+        while (
+            some_records := await tx.compute(True, next, slices, ())
+            if is_long
+            else next(slices, ())
+        ):
             is_slice_long = is_long and has_long_changes(some_records)
             records_by_kind: dict[str, list[CompareAndSet]] = {}
             for record in some_records:
@@ -229,8 +233,10 @@ class ObjectStateStore:
             record.id for record in records if not is_full_replacement(record)
         }
         old_facts, texts = await self._load_old_facts(tx, owner, kind, keys, replaced_ids)
-        is_long = is_long or any(len(text) > _MAX_INLINE_LENGTH for text in texts.values())
-        new_facts = await tx.compute(is_long, compute_new_facts, old_facts, texts, records)
+        if is_long or (texts and max(map(len, texts.values())) > _MAX_INLINE_LENGTH):
+            new_facts = await tx.compute(True, compute_new_facts, old_facts, texts, records)
+        else:
+            new_facts = compute_new_facts(old_facts, texts, records)
         now, upserts, deletions = self._store.clock(), list[Parameters](), list[Parameters]()
         for id_, key in keys.items():
             if facts := new_facts[id_]:

@@ -279,8 +279,10 @@ class SqliteDatabase(Database):
         while (group := self._groups.get()) is not None:
             jobs, has_run = group
             slow_error = self._commit(jobs, None) if has_run else self._run_group(jobs)
-            with suppress(RuntimeError):  # the loop was closed without waiting
+            try:
                 self._loop.call_soon_threadsafe(self._end_group, jobs, slow_error)
+            except RuntimeError:  # the loop was closed without waiting
+                continue
         if self._cursor is not None:
             # Leaves no journal behind, unless another process uses the file; a WAL is deleted anyway.
             if JOURNAL_MODE == "PERSIST":
@@ -349,9 +351,10 @@ class SqliteDatabase(Database):
 
         With a rollback journal SQLite notices that itself.
         """
-        files = 0, 0
-        with suppress(FileNotFoundError):
+        try:
             files = os.stat(self.location).st_ino, os.stat(self._wal_location).st_ino  # noqa: PTH116
+        except FileNotFoundError:
+            files = 0, 0
         if self._files is None:
             self._files = files
         elif files != self._files:

@@ -175,7 +175,7 @@ class MemoryBudget:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.max_bytes_per_merchant = max_bytes // 2
-        self._bytes_by_merchant: Counter[str] = Counter()
+        self._bytes_by_merchant: dict[str, int] = {}
         self.reserved_bytes = 0
 
     def try_reserve(self, merchant: str, size: int, reserved: int = 0) -> bool:
@@ -183,19 +183,20 @@ class MemoryBudget:
         is_small = size + reserved <= SMALL_BODY_BYTES
         # Large bodies cannot use the last eighth.
         available_bytes = self._max_bytes if is_small else self._max_bytes - self._max_bytes // 8
+        merchant_bytes = self._bytes_by_merchant.get(merchant, 0) + size
         if (
             self.reserved_bytes + size > available_bytes
-            or self._bytes_by_merchant[merchant] + size > self.max_bytes_per_merchant
+            or merchant_bytes > self.max_bytes_per_merchant
         ):
             return False
-        self._bytes_by_merchant[merchant] += size
+        self._bytes_by_merchant[merchant] = merchant_bytes
         self.reserved_bytes += size
         return True
 
     def release(self, merchant: str, size: int) -> None:
         self.reserved_bytes -= size
         self._bytes_by_merchant[merchant] -= size
-        # Removed at zero, so that the counter does not grow with every merchant ever served.
+        # Removed at zero, so that the dict does not grow with every merchant ever served.
         if not self._bytes_by_merchant[merchant]:
             del self._bytes_by_merchant[merchant]
 
