@@ -140,7 +140,7 @@ class ObjectStateStore:
         else:
             facts_by_id = {id_: await self.load(owner, kind, id_) for id_ in ids}
             return {id_: facts for id_, facts in facts_by_id.items() if facts}
-        return await self._decode_facts_by_id(owner, kind, rows)
+        return await self._decode_facts_by_id(owner, kind, rows) if rows else {}
 
     async def _load_payments_of_draft(
         self, owner: Tenant, batch_id: str, ids: Sequence[str]

@@ -141,14 +141,13 @@ class OperationRepository(checkpoints.CheckpointWriter):
         statement = statements.SELECT_RELATED
         if len(record.object_ids) <= 1:
             statement = statements.SELECT_RELATED_BY_ONE_OBJECT
-        parameters = [{**values, "fingerprint": each} for each in record.fingerprints]
+        fingerprints, database = record.fingerprints, self._store.database
         # Nearly always there are none, and that is known at once.
-        if (
-            is_brief
-            and len(parameters) == 1
-            and self._store.database.fetch_now(statement, *parameters) == []
-        ):
-            return []
+        if is_brief and len(fingerprints) == 1:
+            values["fingerprint"] = fingerprints[0]
+            if database.fetch_now(statement, values) == []:
+                return []
+        parameters = [{**values, "fingerprint": each} for each in fingerprints]
 
         async def load(tx: Transaction) -> tuple[Sequence[Any], Sequence[Any]]:
             found = await tx.fetch(statement, *parameters)
