@@ -27,7 +27,13 @@ from mappings.lazy_sequences import (
     map_rows,
     materialize_rows,
 )
-from mappings.matching import Entry, Payment, list_entry_ids, match_payments_with_entries
+from mappings.matching import (
+    Entry,
+    Payment,
+    list_entry_ids,
+    list_unmatched_entries,
+    match_payments_with_entries,
+)
 from mappings.outcome_matching import fetch_if_exists
 from mappings.payloads import extract_batch, find_payments
 from mappings.payment_recipients import add_recipient_details
@@ -227,6 +233,13 @@ def has_last_changes(
 def is_recently_changed(batch: Batch, now: datetime) -> bool:
     """Whether legacy requests changed the batch so recently that the summary need not show it."""
     return _is_recent(batch.facts.get("changed_at") or batch.facts.get("updatedAt"), now)
+
+
+def list_hidden_entries(batch: Batch, now: datetime) -> Sequence[Entry]:
+    """Lists the payments that were added so recently that the summary does not show them."""
+    if not is_recently_changed(batch, now):
+        return ()
+    return list_unmatched_entries(batch.payments, batch.entries, batch.currency)
 
 
 def require_payments_shown(batch: Batch, ids: Iterable[str], now: datetime) -> None:

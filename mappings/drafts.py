@@ -30,6 +30,7 @@ from mappings.batch_reads import (
     build_entries_from_batch,
     build_read_lag_failure,
     has_last_changes,
+    list_hidden_entries,
     reload_batch,
 )
 from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
@@ -149,6 +150,7 @@ def edit_batch(
         build_changes=edit.build_changes,
         removed_ids=edit.removed_ids,
         batch_fields=edit.facts,
+        list_hidden_entries=partial(list_hidden_entries, batch, request.now),
     )
     call = build_call(reconcile=outcome_rule)
     if "currency" in edit.facts:

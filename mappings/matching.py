@@ -32,6 +32,18 @@ def match_payments_with_entries(
     return _match_payments_individually(payments, entries, currency)
 
 
+def list_unmatched_entries(
+    payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON = None
+) -> list[Entry]:
+    """Lists the entries that belong to none of the payments."""
+    if _is_pairable_by_position(payments, entries, currency):
+        return []
+    entries = [*entries]
+    pairs = _match_payments_individually(payments, entries, currency)
+    matched_ids = {id(entry) for _payment, entry in pairs}
+    return [entry for entry in entries if id(entry) not in matched_ids]
+
+
 def _pair_payment_with_entry(payment: Payment, entry: Entry | None) -> tuple[Payment, Entry | None]:
     return payment, entry
 

@@ -30,7 +30,7 @@ from mappings.effects import (
 )
 from mappings.failures import NoSuchOperation
 from mappings.lazy_sequences import map_rows
-from mappings.matching import extract_recipient_id
+from mappings.matching import Entry, Payment, extract_recipient_id, list_entry_ids
 from mappings.outcome_matching import (
     NO_PAYMENT_IDS_REASON,
     JSONObject,
@@ -240,10 +240,13 @@ def build_payment_add_outcome_rule(
     currency: JSON,
     ids_before: Iterable[str],
     load_other_adds: Callable[[], Generator[Step, Any, list[JSONObject]]],
+    *,
+    list_hidden_entries: Callable[[], Iterable[Entry]] = tuple,
 ) -> OutcomeRule:
     """Builds the rule of a payment add; it reads GET /batch/:id/summary.
 
-    ``load_other_adds`` returns the bodies of other adds that may have created the payment found.
+    ``load_other_adds`` returns the bodies of other adds that may have created the payment found;
+    ``list_hidden_entries`` the payments added before that the service did not show yet.
     """
     known_ids = frozenset(ids_before)
 
@@ -257,7 +260,11 @@ def build_payment_add_outcome_rule(
             return Inconclusive(NO_PAYMENT_IDS_REASON)
         # Loaded after the summary: every payment in it comes from an add that is stored by then.
         unclaimed_payments = yield from load_other_adds()
-        new_payments = [row for row in extract_payments(summary) if row.get("id") not in known_ids]
+        new_payments = _drop_hidden_payments(
+            (row for row in extract_payments(summary) if row.get("id") not in known_ids),
+            list_hidden_entries(),
+            currency,
+        )
         if find_payments(summary) is None or not all(map(has_recipient, new_payments)):
             return Inconclusive("the service does not show the recipients of the batch's payments")
         unclaimed = [row for row in new_payments if row.get("id") not in write.claimed_ids]
@@ -289,6 +296,20 @@ def build_payment_add_outcome_rule(
         return match
 
     return read_outcome
+
+
+def _drop_hidden_payments(
+    rows: Iterable[Payment], hidden_entries: Iterable[Entry], currency: JSON
+) -> list[Payment]:
+    """Drops the payments of earlier changes, which the service did not show when a write was sent."""
+    remaining_rows = [*rows]
+    for entry in hidden_entries:
+        ids = list_entry_ids(entry)
+        for position, row in enumerate(remaining_rows):
+            if row.get("id") in ids if ids else _is_exact_payment(entry, row, currency):
+                del remaining_rows[position]
+                break
+    return remaining_rows
 
 
 def _confirm_operator_named_payment(
@@ -335,10 +356,12 @@ def build_batch_edit_outcome_rule(
     build_changes: Callable[[], Mapping[str, JSONObject]] = dict,
     removed_ids: Iterable[JSON] = (),
     batch_fields: JSONObject = MappingProxyType({}),
+    list_hidden_entries: Callable[[], Iterable[Entry]] = tuple,
 ) -> OutcomeRule:
     """Builds the rule of a batch edit; it reads GET /batch/:id/summary.
 
-    It compares the summary with ``payments``, the batch's payments before the edit.
+    It compares the summary with ``payments``, the batch's payments before the edit, and
+    ``list_hidden_entries()``, those among them that the service did not show yet.
 
     ``build_changes``, which is called only if the rule runs, and ``removed_ids`` use the clients' ids;
     ``batch_fields`` are the changed fields of the batch itself. All changes together confirm the
@@ -363,7 +386,11 @@ def build_batch_edit_outcome_rule(
             if (body := changes.get(row["id"])) is not None
             and not _has_amount_of_change(body, row, currency)
         ]
-        new_rows = [row for id_, row in shown_by_id.items() if id_ not in old_by_id]
+        new_rows = _drop_hidden_payments(
+            (row for id_, row in shown_by_id.items() if id_ not in old_by_id),
+            list_hidden_entries(),
+            currency,
+        )
         if additions and not all(map(has_recipient, new_rows)):
             return Inconclusive("the service does not show the recipients of the batch's payments")
         evidence += [

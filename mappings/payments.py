@@ -16,7 +16,12 @@ from mappings.batch_locks import (
     lock_batch_for_add,
     release_batch_lock,
 )
-from mappings.batch_reads import WRONG_STATUS, load_batch, require_payments_shown
+from mappings.batch_reads import (
+    WRONG_STATUS,
+    list_hidden_entries,
+    load_batch,
+    require_payments_shown,
+)
 from mappings.batch_views import (
     Batch,
     build_payment_list_item,
@@ -96,6 +101,7 @@ def _add_payment(batch: Batch, request: Request) -> SubFlow:
             batch.currency,
             (each["upstream"] for each in batch.payments),
             add.load_bodies_of_other_adds,
+            list_hidden_entries=partial(list_hidden_entries, batch, request.now),
         ),
         match_fields=outcome_rules.select_payment_match_fields(body),
         in_doubt=add.in_doubt_change,

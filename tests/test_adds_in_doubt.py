@@ -235,6 +235,40 @@ async def test_add_waits_for_others_no_longer_than_for_one_call(tmp_path: Path) 
         assert len(await day.load_amounts()) == 1 + added_count
 
 
+@pytest.mark.parametrize("answers", ["full", "bare"])
+@pytest.mark.parametrize("close", ["before", "after"])
+@pytest.mark.parametrize("first", ["POST", "PATCH"])
+@pytest.mark.parametrize("second", ["POST", "PATCH"])
+async def test_payment_that_was_not_shown_yet_is_not_taken_for_one_in_doubt(
+    answers: str, close: str, first: str, second: str, tmp_path: Path
+) -> None:
+    """Two requests add the same payment; the service shows the first only after the second."""
+    async with open_operated_gateway(tmp_path, answers=answers) as setup:
+        day = await BatchInDoubt.create(setup)
+        (batch,) = setup.service.find_or_create_tenant().batches.values()
+        summary = build_summary(*batch.payments.values())
+        setup.add_fault("GET", "/v1/batch/*/summary", status=200, body=summary, times=100)
+
+        async def add_payment(method: str) -> GatewayResponse:
+            if method == "POST":
+                return await day.add_payment("11.00")
+            body = {"payments": [day.build_payment("11.00")]}
+            return await setup.gateway.request("PATCH", day.path, body)
+
+        assert (await add_payment(first)).status == 200
+        path = ADD_PATH if second == "POST" else "/v1/batches/*"
+        setup.add_fault(second, path, close=close)
+        assert (await add_payment(second)).status == 500
+        setup.service.faults.clear()
+        await day.wait_until_settled()
+        retry_response = await add_payment(second)
+        assert retry_response.status == 200, retry_response.text
+        assert ("Idempotent-Replayed" in retry_response.headers) == (close == "after")
+        assert await day.load_amounts() == ["10.00", "11.00", "11.00"]
+        await day.start_batch()
+        assert day.list_paid_amounts() == ["10.00", "11.00", "11.00"]
+
+
 def build_summary(payment: Payment, *rows: dict[str, Any], meta: Any = None) -> bytes:
     """Builds a summary that shows a payment completely, and further rows."""
     recipient = {"id": payment.recipient.id}
