@@ -152,11 +152,15 @@ async def test_retry_at_another_process_joins_if_the_response_was_reset(
         assert instances.service.creation_counts["recipient"] == number
 
 
+@pytest.mark.parametrize("seconds", [0, PAUSE_SECONDS])
 @pytest.mark.parametrize("is_retried_at_first", [True, False])
 async def test_request_right_after_a_retry_was_answered_is_another(
-    instances: Instances, is_retried_at_first: bool
+    instances: Instances, is_retried_at_first: bool, seconds: float
 ) -> None:
-    """The other process has sent the response to the retry, and has not reported that yet."""
+    """The other process has sent the response to the retry, and has not reported that yet.
+
+    Also if it is paused then.
+    """
     pair = (instances.first, instances.second)
     retried, other = pair if is_retried_at_first else pair[::-1]
     for number in range(1, 4):
@@ -165,6 +169,9 @@ async def test_request_right_after_a_retry_was_answered_is_another(
         connection.close()  # with unread data: a reset
         retry_response = await retried.request("POST", "/v1/recipients", body)
         assert retry_response.headers.get("Idempotent-Replayed") == "true"
+        if seconds:
+            retried.process.kill(signal.SIGSTOP)
+            asyncio.get_running_loop().call_later(seconds, retried.process.kill, signal.SIGCONT)
         response = await other.request("POST", "/v1/recipients", body)
         assert (response.status, response.headers.get("Idempotent-Replayed")) == (200, None)
         assert instances.service.creation_counts["recipient"] == 2 * number

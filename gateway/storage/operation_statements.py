@@ -277,10 +277,11 @@ RECORD_REPLAY = Statement(
             operations.c.id == bindparam("operation_id"),
             or_(IS_DONE, _is_in_state(states.ANSWERED)),
         )
-        # The client of this response is connected: its delivery is reported again.
+        # The client of this response is connected: its delivery is reported again, by the instance
+        # that sends it.
         .values(is_client_disconnected=False)
     ),
-    ["ended_at"],
+    ["ended_at", "instance"],
 )
 REOPEN_OPERATION = Statement(
     lambda _kind: (

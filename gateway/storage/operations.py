@@ -84,9 +84,9 @@ class OperationRepository(checkpoints.CheckpointWriter):
         values = {"operation_id": id_}
         await self._store.write(lambda tx: tx.execute(statements.REOPEN_OPERATION, values))
 
-    async def record_replay(self, id_: str) -> None:
-        """Sets the end of an operation to now, when its stored response is about to be sent."""
-        values = {"operation_id": id_, "ended_at": self._store.clock()}
+    async def record_replay(self, id_: str, instance: str) -> None:
+        """Sets the end of an operation to now, when an instance is about to send its response."""
+        values = {"operation_id": id_, "ended_at": self._store.clock(), "instance": instance}
         await self._store.write(
             lambda tx: tx.execute(statements.RECORD_REPLAY, values), is_brief=True
         )

@@ -126,12 +126,12 @@ class Deliveries:
         for id_ in ids:
             self.delivered_ids.pop(id_, None)
 
-    async def save_resets_so_far(self) -> None:
-        """Saves every reset that had reached this machine before the call."""
+    async def save_reports_so_far(self) -> None:
+        """Saves the deliveries and resets that had reached this machine before the call."""
         # The event loop reports the end of a connection one iteration after it has read the reset.
         for _ in range(2):
             await asyncio.sleep(0)
-        if self.reset_ids:
+        if self.reset_ids or self.delivered_ids:
             await self.save_deliveries_and_resets()
 
     async def save_disconnects(self) -> None:

@@ -103,16 +103,16 @@ class InstanceLeases:
         await self._store.write(insert_instance)
         await self.refresh(now)
 
-    async def save_resets_and_renew(self, save_resets: Callable[[], Awaitable[None]]) -> None:
-        """Saves the connection resets so far; renews the lease if that is due.
+    async def save_reports_and_renew(self, save_reports: Callable[[], Awaitable[None]]) -> None:
+        """Saves the deliveries and connection resets so far; renews the lease if that is due.
 
-        The new lease tells the others that the resets until its time are saved.
+        The new lease tells the others that those until its time are saved.
         """
         if self._monotonic() - self._last_renewed < self.renewal_seconds:
-            await save_resets()
+            await save_reports()
             return
         renewed_at = await self._measure_time()
-        await save_resets()
+        await save_reports()
 
         await self._store.database.hold_instance_lock(build_instance_lock_key(self._own_instance))
         # The row is missing if the database was replaced or restored; without it others would take

@@ -284,7 +284,7 @@ class Journal:
         A request that came before it is the same one, even if it is read after the delivery.
         """
         self.record_end(record)
-        await self.operations.record_replay(record.id)
+        await self.operations.record_replay(record.id, self.instance)
 
     def find_receipt_time(self, received_at: float | None) -> tuple[float, float]:
         """Converts a time of the event loop's clock (None: now) to those of ``read_clocks``."""

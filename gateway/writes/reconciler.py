@@ -108,7 +108,7 @@ class WriteReconciler:
             PeriodicTask(
                 "lease_renewal",
                 leases.renewal_seconds / 4,
-                partial(leases.save_resets_and_renew, journal.deliveries.save_resets_so_far),
+                partial(leases.save_reports_and_renew, journal.deliveries.save_reports_so_far),
                 runs_at_stop=False,
             ),
             PeriodicTask("in_doubt_check", SWEEP_SECONDS, self._sweep, runs_at_stop=False),
@@ -274,7 +274,7 @@ class WriteReconciler:
     async def wait_for_saved_connection_resets(
         self, record: OperationRecord, deadline: float
     ) -> None:
-        """Waits until other processes have saved the connection resets that reached them by now.
+        """Waits until other processes have saved the deliveries and resets that reached them by now.
 
         They are the processes that deliver, or delivered, the response to an identical request: a
         client that gave up without reading it may retry here before the other process has noticed.

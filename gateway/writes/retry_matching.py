@@ -220,14 +220,9 @@ class RetryMatcher:
         is_joined = _has_same_idempotency_key(row, record) or row.id == first_attempt_id
         if not is_joined and self._journal.deliveries.is_acknowledgement_pending(row):
             return True
-        if row.state != DONE or is_joined or row.is_client_disconnected:
-            return False
-        # A process that is gone reports nothing any more. One that has ended the operation has sent
-        # its response; another may be sending that to a retry.
-        if self._reconciler.is_own(row):
-            is_sent_here = row.id in self._journal.deliveries.pending
-            return self._reconciler.has_other_instances and not is_sent_here
-        return self._reconciler.is_owned_by_other(row)
+        # A process that is gone reports nothing any more.
+        is_reported = row.is_client_disconnected or not self._reconciler.is_owned_by_other(row)
+        return row.state == DONE and not is_joined and not is_reported
 
     def _has_ended_since(
         self, row: OperationRecord, record: OperationRecord, received_at: float
