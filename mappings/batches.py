@@ -60,7 +60,11 @@ from mappings.outcome_matching import fetch_if_exists
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_batch, find_payments
 from mappings.payment_recipients import load_recipient_facts, resolve_recipients
-from mappings.start_checks import check_start_and_list_notices, has_start_changed_batch_amount
+from mappings.start_checks import (
+    check_start_and_list_notices,
+    has_start_changed_batch_amount,
+    require_not_started_elsewhere,
+)
 from mappings.summaries import build_summary
 
 # Create
@@ -257,6 +261,7 @@ def start_batch(request: Request) -> Flow:
     """
     # For any other operation a superseded batch, which must never be started, is not found.
     batch = yield from load_batch(request.ids["id"], superseded_problem=WRONG_STATUS)
+    yield from require_not_started_elsewhere(batch.facts)
     check = partial(check_start_and_list_notices, request)
     batch, notices = yield from _submit_draft_and_lock_batch(batch, request, "starting", check)
     call = outcome_rules.build_batch_start_call(batch.upstream_id)

@@ -47,7 +47,7 @@ from mappings.effects import (
 from mappings.failures import Failure, Invalid
 from mappings.objects import Facts
 from mappings.payloads import extract_batch
-from mappings.start_checks import require_not_created_with
+from mappings.start_checks import require_not_created_with, require_not_started_elsewhere
 
 
 def start_signed_batch(request: Request) -> Flow:
@@ -56,7 +56,9 @@ def start_signed_batch(request: Request) -> Flow:
     POST /batches/:id/start-processing once
     """
     upstream_id, batch_id = request.ids["id"], request.ids["batch"]
-    if not (yield LoadFacts("batch", batch_id)):
+    if known_facts := (yield LoadFacts("batch", batch_id)):
+        yield from require_not_started_elsewhere(known_facts)
+    else:
         yield from _check_start_of_external_batch(upstream_id)
 
     def build_lock(facts: Facts) -> CompareAndSet:

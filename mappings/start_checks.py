@@ -12,6 +12,7 @@ from mappings.batch_views import SIGNED_ADDS, Batch
 from mappings.effects import JSON, LoadFacts, Request, SubFlow
 from mappings.failures import Invalid
 from mappings.matching import Entry, Payment, extract_recipient_id
+from mappings.objects import Facts
 from mappings.outcome_matching import CREATION_TOLERANCE
 
 
@@ -39,6 +40,17 @@ def check_start_and_list_notices(request: Request, batch: Batch) -> SubFlow:
     if request.options.verify_before_start == "refuse":
         raise Invalid(WRONG_STATUS)
     return ("started a batch whose payments differ from those requested through the gateway",)
+
+
+def require_not_started_elsewhere(facts: Facts) -> SubFlow:
+    """Raises Invalid if a superseded batch of this one is known to be started elsewhere.
+
+    Its payments are those of this batch before an edit, so a start would pay most of them twice.
+    """
+    superseded_ids = facts.get("abandoned")
+    redirects = (yield LoadFacts("alias", ids=tuple(superseded_ids))) if superseded_ids else {}
+    if any(redirect.get("started") for redirect in redirects.values()):
+        raise Invalid(WRONG_STATUS)
 
 
 def require_not_created_with(unseen_times: Iterable[str], created_at: JSON) -> None:

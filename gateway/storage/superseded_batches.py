@@ -42,6 +42,8 @@ class SupersededBatch:
     since: datetime
     is_deleted: bool
     """Whether the client deleted the batch; otherwise it uses the replacement under the same id."""
+    started_at: str | None = None
+    """When it was started outside the gateway, if that is known."""
     request_id: str | None = None
 
     @property
@@ -55,6 +57,12 @@ class SupersededBatch:
                 f"look in the dashboard for a batch created at about {when} whose id "
                 f"`payout-gateway trace` does not know; delete it or leave it; {NEVER_START_ADVICE}"
             )
+        if self.started_at:
+            return (
+                f"it was started outside the gateway ({self.started_at}): check in the dashboard "
+                "what it pays, and ask support to stop it; the gateway does not start the batch of "
+                "its client"
+            )
         reason = "its client deleted it" if self.is_deleted else "its client uses a replacement"
         return f"delete it in the dashboard or leave it; {NEVER_START_ADVICE}: {reason}"
 
@@ -66,7 +74,9 @@ async def list_superseded_batches(store: Store) -> list[SupersededBatch]:
     superseded = await _list_batches_that_may_exist(store)
     table = id_redirects.c
     tenant_columns = (table.merchant, table.environment)
-    query = select(*tenant_columns, table.id, table.updated_at).where(text(IS_SUPERSEDED))
+    query = select(*tenant_columns, table.id, table.updated_at, table.started_at).where(
+        text(IS_SUPERSEDED)
+    )
     marks = await store.read(lambda tx: tx.fetch(query.order_by(*tenant_columns)))
     for tenant, rows in groupby(marks, key=lambda row: Tenant(row.merchant, row.environment)):
         batches = await object_state.load_facts_by_id(tenant, "batch")
@@ -81,7 +91,9 @@ async def list_superseded_batches(store: Store) -> list[SupersededBatch]:
             is_deleted = batches.get(id_, {}).get("phase") == "deleted"
             legacy_id = legacy_ids.get(id_, id_) or None
             superseded.append(
-                SupersededBatch(tenant, legacy_id, row.id, row.updated_at, is_deleted)
+                SupersededBatch(
+                    tenant, legacy_id, row.id, row.updated_at, is_deleted, started_at=row.started_at
+                )
             )
     return sorted(superseded, key=lambda batch: (batch.since, batch.upstream_id or ""))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -21,6 +22,7 @@ from tests.operator_commands import (
     wait_until_async,
 )
 from tests.payouts import create_batch, create_recipient, load_payment_ids, request_successfully
+from tests.signed_requests import SigningClient, extract_error, send_raw
 from tests.simulator import Fault
 from tests.state import TENANT, compare_and_set
 
@@ -117,6 +119,35 @@ async def test_superseded_batch_started_elsewhere_is_an_alert(tmp_path: Path) ->
         output = (await operated_gateway.run_command("reconcile", code=1)).stdout
         assert output.startswith("ALERT: demo sandbox: ")
         assert "Findings: abandoned started 1" in output
+
+
+@pytest.mark.parametrize("is_submitted", [False, True])
+async def test_replacement_of_a_batch_started_elsewhere_is_not_started(
+    tmp_path: Path, is_submitted: bool
+) -> None:
+    async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
+        gateway, tenant = operated_gateway.gateway, operated_gateway.service.find_or_create_tenant()
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
+        (upstream,) = tenant.batches
+        (payment,) = await load_payment_ids(gateway, batch)
+        path = f"/batches/{batch}"
+        change = {"sourceAmount": "6.00"}
+        await request_successfully(gateway, "PATCH", f"{path}/payments/{payment}", change)
+        if is_submitted:
+            await request_successfully(gateway, "POST", f"{path}/generate-quote")
+        replacements = set(tenant.batches) - {upstream}
+        start_batch_at_service(operated_gateway, upstream)
+        await operated_gateway.run_command("reconcile", code=1)
+        (listed,) = (await operated_gateway.run_json_command("batches", "abandoned"))["batches"]
+        assert "it was started outside the gateway" in listed["what_to_do"]
+        for replacement in replacements:
+            start = f"/v1/batches/{replacement}/start-processing"
+            request = SigningClient().build_request("POST", start, stamp=int(time.time()))
+            assert extract_error(await send_raw(gateway, request)) == (400, "invalid_status")
+        response = await gateway.request("POST", f"/v1{path}/start-processing")
+        assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
+        assert set(tenant.batches) == {upstream} | replacements, "none was made for the start"
+        assert operated_gateway.count_calls("POST", "/v1/batches/*/start-processing") == 0
 
 
 async def test_running_gateway_detects_superseded_batch_started_elsewhere(tmp_path: Path) -> None:
