@@ -6,12 +6,15 @@ logged, because its text may hold input.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import select
 import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import IO, Any, AnyStr, Generic, cast
@@ -41,7 +44,7 @@ def configure_logging(
     _min_level = logging.getLevelNamesMapping()[level.upper()]
     _json_stream = None if is_text else sys.stderr.buffer
     _common_members = f",{encode_members(common_fields)}" if common_fields else ""
-    # Each line is one write, so that the lines of several workers are not mixed.
+    # A line is written at once, so that the lines of several workers are not mixed.
     renderer: Any
     logger_factory: Any
     if is_text:
@@ -90,11 +93,27 @@ def write_request_line(members: str, at: float, *, is_error: bool) -> None:
             f'{{{members},"event":"request","level":"{level}"'
             f',"timestamp":"{_format_time(at)}"{_common_members}}}\n'
         )
-        try:
-            _json_stream.write(line.encode())
-            _json_stream.flush()
-        except OSError:
-            pass  # as for _LossyStream
+        _waiting_lines.append(line.encode())
+        if len(_waiting_lines) == 1:
+            asyncio.get_running_loop().call_soon(_write_waiting_lines)
+
+
+_waiting_lines: deque[bytes] = deque()
+
+
+def _write_waiting_lines() -> None:
+    """Writes the lines of the requests that one turn of the event loop has answered.
+
+    One system call for each of them would cost as much as a tenth of a read.
+    """
+    stream = _LossyStream(cast("IO[bytes]", _json_stream))
+    while _waiting_lines:
+        text = _waiting_lines.popleft()
+        # Not more than the system writes to a pipe at once: other workers write to it, too.
+        while _waiting_lines and len(text) + len(_waiting_lines[0]) <= select.PIPE_BUF:
+            text += _waiting_lines.popleft()
+        stream.write(text)
+        stream.flush()
 
 
 _formatted_second: tuple[int, str] = (0, "")
