@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,8 @@ from tests.proof.openapi_check import compare_openapi
 from tests.running_gateway import describe_interface
 
 SECONDS = 8
+MAX_CPU_SECONDS = 20
+"""CPU time for one sequence, which takes less than a second."""
 """Limit for one response, because a mutant may loop forever."""
 
 MERCHANTS = 1500
@@ -190,6 +193,7 @@ class MutantRunner:
         self._template: Path | None = None
 
     async def __aenter__(self) -> Self:
+        signal.signal(signal.SIGVTALRM, _raise_timeout)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -383,9 +387,15 @@ async def measure_baseline(*, is_brief: bool) -> Baseline:
     return Baseline(line_coverage, response_rows, shown_fields, bare_sequence_indexes)
 
 
+def _raise_timeout(*_: object) -> None:
+    raise TimeoutError
+
+
 async def _find_first_difference(services: ComparedServices, sequence: Sequence) -> str:
     """The first difference in a sequence; empty if there is none."""
     _, requests = sequence
+    # A mutant may loop without waiting, which no timeout of the event loop ends.
+    signal.setitimer(signal.ITIMER_VIRTUAL, MAX_CPU_SECONDS)
     try:
         difference = await services.compare_sequence(requests)
     except (AnswerUnavailable, TimeoutError) as error:
@@ -393,6 +403,8 @@ async def _find_first_difference(services: ComparedServices, sequence: Sequence)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         # A response that belongs to neither interface; no ids can be read from it.
         return f"cannot be read: {type(error).__name__}"
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     if not difference:
         return ""
     first_difference = difference[0]
