@@ -22,13 +22,19 @@ wrong; objects that other writes created are known and excluded."""
 JSONObject = Mapping[str, JSON]
 
 
-def fetch_if_exists(path: str) -> Generator[Step, Any, JSON]:
-    """Calls GET; None if the service does not have the object."""
+def fetch_if_exists(path: str, *, needs_proof: bool = False) -> Generator[Step, Any, JSON]:
+    """Calls GET; None if the service does not have the object.
+
+    With ``needs_proof``, raises Unreachable for a 404 without the service's error: it may come from a
+    page that stands in its place.
+    """
     try:
         return (yield Call("GET", path))
     except Refused as refusal:
         if refusal.status != 404:
             raise
+        if needs_proof and not refusal.problems:
+            raise Unreachable("status 404 without an error of the service") from None
         return None
 
 

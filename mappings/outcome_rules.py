@@ -142,7 +142,7 @@ def select_payment_match_fields(body: JSONObject) -> dict[str, JSON]:
 
 def fetch_summary_if_exists(batch_id: str) -> Generator[Step, Any, JSON]:
     """Calls GET /batch/:id/summary; None if the service does not have the batch."""
-    return (yield from fetch_if_exists(SUMMARY_PATH.format(id=batch_id)))
+    return (yield from fetch_if_exists(SUMMARY_PATH.format(id=batch_id), needs_proof=True))
 
 
 def _is_possible_batch(body: JSONObject, row: JSONObject) -> bool:

@@ -75,7 +75,7 @@ def _has_compatible_values(values: JSONObject, row: JSONObject) -> bool:
 
 def fetch_recipient_if_exists(recipient_id: str) -> Generator[Step, Any, JSONObject | None]:
     """Calls GET /recipients/:id; None if the service does not have the recipient."""
-    body = yield from fetch_if_exists(f"/recipients/{recipient_id}")
+    body = yield from fetch_if_exists(f"/recipients/{recipient_id}", needs_proof=True)
     return None if body is None else body["recipient"]
 
 
@@ -121,7 +121,8 @@ def build_recipients_deletion_outcome_rule(*ids: str) -> OutcomeRule:
 
 def _is_recipient_deletion_shown(answer: Any) -> bool | None:
     if isinstance(answer, Refused):
-        return True if answer.status == 404 else None
+        # A page that stands in the service's place proves nothing.
+        return True if answer.status == 404 and answer.problems else None
     if isinstance(answer, Exception):
         return None
     return bool(answer["recipient"].get("status") == "archived")

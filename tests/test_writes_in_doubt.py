@@ -876,3 +876,28 @@ async def test_client_disconnected_before_any_write_is_served_on_retry(
         assert retry_response.status == 200, retry_response.text
         await asyncio.sleep(0.5)
         assert setup.service.creation_counts["batch"] == 1
+
+
+@pytest.mark.parametrize("kind", ["recipients", "batches"])
+@pytest.mark.parametrize("is_list", [False, True])
+async def test_page_in_place_of_the_service_does_not_prove_a_deletion(
+    kind: str, is_list: bool, tmp_path: Path
+) -> None:
+    async with open_operated_gateway(tmp_path) as setup:
+        id_ = await create_recipient(setup.gateway)
+        if kind == "batches":
+            id_ = await create_batch(setup.gateway, id_, "10.00")
+        path, body = (f"/v1/{kind}", {"ids": [id_]}) if is_list else (f"/v1/{kind}/{id_}", None)
+        is_one_call = is_list and kind == "recipients"
+        setup.add_fault("DELETE", "/v1/recipients" if is_one_call else "/v1/*/*", close="before")
+        assert (await setup.gateway.request("DELETE", path, body)).status == 500
+        page = {"status": 404, "body": b"<html>Not found</html>"}
+        for read_path in ("/v1/recipients/*", "/v1/batch/*/summary"):
+            setup.add_fault("GET", read_path, **page, times=100)
+        await setup.age_sent_writes()
+        assert (await setup.gateway.request("DELETE", path, body)).status == 500
+        setup.service.faults.clear()
+        response = await setup.gateway.request("DELETE", path, body)
+        assert (response.status, "Idempotent-Replayed" in response.headers) == (200, False)
+        assert (await setup.gateway.request("GET", f"/v1/{kind}/{id_}")).status == 404
+        assert len(setup.service.list_requests("DELETE")) == 2
