@@ -10,7 +10,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -160,7 +160,7 @@ class SqliteDatabase(Database):
                 # The event loop must not wait for the lock of another connection.
                 if find_sqlite_code(error) != sqlite3.SQLITE_BUSY:
                     raise translate_database_error(error, self.location) from None
-        return cast("Result", await self.write(body, writes=False))
+        return cast("Result", await self._queue_job(body, writes=False))
 
     def fetch_now(self, statement: Statement, parameters: Parameters) -> Sequence[Any] | None:
         compiled = statement.compiled.get("sqlite") or statement.compile_for_dialect("sqlite")
@@ -195,10 +195,13 @@ class SqliteDatabase(Database):
             self._read_cursor = self._connect(0).cursor()
         return self._read_cursor
 
-    def write(
-        self, body: Body[Any], *, is_brief: bool = False, writes: bool = True
+    def write(self, body: Body[Result], *, is_brief: bool = False) -> Awaitable[Result]:
+        return self._queue_job(body, writes=True, is_brief=is_brief)
+
+    def _queue_job(
+        self, body: Body[Any], *, writes: bool, is_brief: bool = False
     ) -> asyncio.Future[Any]:
-        """Queues a body, which only reads unless it ``writes``; returns the future of its result."""
+        """Queues a body; returns the future of its result."""
         if self._is_closing:
             error = sqlite3.OperationalError("the database is being closed")
             raise translate_database_error(error, self.location)
