@@ -302,13 +302,15 @@ def _drop_hidden_payments(
     rows: Iterable[Payment], hidden_entries: Iterable[Entry], currency: JSON
 ) -> list[Payment]:
     """Drops the payments of earlier changes, which the service did not show when a write was sent."""
-    remaining_rows = [*rows]
-    for entry in hidden_entries:
-        ids = list_entry_ids(entry)
-        for position, row in enumerate(remaining_rows):
-            if row.get("id") in ids if ids else _is_exact_payment(entry, row, currency):
-                del remaining_rows[position]
-                break
+    entries = [*hidden_entries]
+    ids = {id_ for entry in entries for id_ in list_entry_ids(entry)}
+    remaining_rows = [row for row in rows if row.get("id") not in ids]
+    for entry in entries:
+        if not list_entry_ids(entry):  # of a service that answers without ids
+            for position, row in enumerate(remaining_rows):
+                if _is_exact_payment(entry, row, currency):
+                    del remaining_rows[position]
+                    break
     return remaining_rows
 
 
