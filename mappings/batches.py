@@ -59,7 +59,11 @@ from mappings.lazy_sequences import map_rows, materialize_rows
 from mappings.outcome_matching import fetch_if_exists
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_batch, find_payments
-from mappings.payment_recipients import load_recipient_facts, resolve_recipients
+from mappings.payment_recipients import (
+    collect_recipients,
+    load_recipient_facts,
+    resolve_recipients,
+)
 from mappings.start_checks import (
     check_start_and_list_notices,
     has_start_changed_batch_amount,
@@ -196,6 +200,12 @@ def update_batch(request: Request) -> Flow:
     POST  /batches            for another currency, allowed while the batch has no payments: the new
                               batch supersedes the service's
     """
+    # Before the first call, which too many addresses are not worth.
+    collect_recipients(
+        payment
+        for payment in collect_sent_payments(request.body.get("payments"))
+        if not payment.body.get("id")
+    )
     yield from change_batch(
         request,
         lambda batch: edit_batch_payments(batch, request),

@@ -64,6 +64,25 @@ def load_recipient_facts(recipient_ids: Iterable[str]) -> SubFlow:
 # Recipients that requests name
 
 
+def collect_recipients(payments: Iterable[SentPayment]) -> tuple[list[str], list[str]]:
+    """Collects the ids and the distinct addresses of the recipients that payments name.
+
+    Raises Invalid for more than ``MAX_ADDRESSES`` addresses.
+    """
+    ids, addresses = list[str](), dict[str, None]()
+    for payment in payments:
+        if id_ := payment.recipient.get("id"):
+            ids.append(id_)
+        elif address := payment.recipient.get("email"):
+            addresses[address] = None
+            if len(addresses) > MAX_ADDRESSES:
+                excess = f"is one address more than the {MAX_ADDRESSES:,} that a request may name"
+                raise Invalid(
+                    payment.build_invalid("recipient.email", f"{excess}; give ids of recipients")
+                )
+    return ids, [*addresses]
+
+
 def resolve_recipients(payments: Iterable[SentPayment], batch_currency: JSON) -> SubFlow:
     """Looks up recipients: GET /recipients?email= once for each distinct address, in parallel.
 
@@ -71,18 +90,8 @@ def resolve_recipients(payments: Iterable[SentPayment], batch_currency: JSON) ->
     Invalid for an address of no recipient or of several, for more than ``MAX_ADDRESSES`` addresses,
     and for a recipient who cannot be paid.
     """
-    ids, addresses = list[str](), dict[str, None]()
-    for payment in payments:
-        if id_ := payment.recipient.get("id"):
-            ids.append(id_)
-        else:
-            addresses[payment.recipient["email"]] = None
-            if len(addresses) > MAX_ADDRESSES:
-                excess = f"is one address more than the {MAX_ADDRESSES:,} that a request may name"
-                raise Invalid(
-                    payment.build_invalid("recipient.email", f"{excess}; give ids of recipients")
-                )
-    rows_by_address = yield from _find_recipients_by_email(list(addresses))
+    ids, addresses = collect_recipients(payments)
+    rows_by_address = yield from _find_recipients_by_email(addresses)
     found_ids = (row["id"] for matches in rows_by_address.values() for row in matches)
     facts_by_id = yield from load_recipient_facts(chain(ids, found_ids))
     # Malformed values hide state problems: they have to be corrected in any case.

@@ -20,6 +20,7 @@ from mappings.effects import (
     Parallel,
     Request,
 )
+from mappings.errors import NOT_FOUND
 from mappings.failures import NoSuchOperation, Refused, Unreachable
 from mappings.paging import compute_last_page_to_read
 
@@ -127,7 +128,7 @@ def test_unpaged_payments_are_read_until_they_repeat() -> None:
         if isinstance(step, Parallel):
             return [respond_to_step(call) for call in step.calls]
         if step.path.endswith("/summary"):
-            raise Refused(404, [])
+            raise Refused(404, [NOT_FOUND])
         call_count += 1
         assert call_count <= 2, "the same page again and again"
         return {"payments": [{"id": "P-1", "batch": {"id": "B-9", "createdAt": "then"}}]}
