@@ -120,7 +120,7 @@ class LegacyHandler:
                 context.slot.release()
         try:
             response = self._build_http_response(request, context, legacy_response)
-            # Before it is sent, so that a client that has its response finds the request in the log.
+            # Before it is sent, so that a client that has its response finds the request counted.
             log_and_count_request(self._usage, request, context, response)
             if context.pending_delivery:
                 await self._delivery.send_and_await_acknowledgement(
