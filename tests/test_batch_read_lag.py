@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from time import time
 
@@ -13,7 +12,7 @@ from tests.payouts import (
     open_gateway_and_service,
     request_successfully,
 )
-from tests.running_gateway import GatewayUnderTest
+from tests.service_summaries import load_service_summary, show_summary
 from tests.signed_requests import SigningClient, send_raw
 from tests.simulator import Fault, Service
 
@@ -23,14 +22,6 @@ NOT_FOUND = b'{"ok":false,"errors":[{"code":"not_found","message":"Object not fo
 def hide_path(service: Service, path: str) -> None:
     """Lets the service answer reads of a path with 404 until its faults are cleared."""
     service.faults.append(Fault("GET", path, status=404, body=NOT_FOUND, times=100))
-
-
-async def read_upstream_summary(gateway: GatewayUnderTest, service: Service) -> bytes:
-    """Reads the summary of the only batch with the client's own signature."""
-    (upstream,) = service.find_or_create_tenant().batches
-    target = f"/v1/batch/{upstream}/summary"
-    request = SigningClient().build_request(target=target, stamp=int(time()))
-    return (await send_raw(gateway, request)).body
 
 
 async def test_batch_just_created_and_deleted_elsewhere_is_not_found(tmp_path: Path) -> None:
@@ -50,17 +41,15 @@ async def test_payment_just_added_is_found_by_its_id_alone(tmp_path: Path) -> No
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient)
-        summary = await read_upstream_summary(gateway, service)
+        summary = await load_service_summary(gateway, service)
         added = {"recipient": {"id": recipient}, "sourceAmount": "20.00"}
         path = f"/batches/{batch}/payments"
         payment = (await request_successfully(gateway, "POST", path, added))["payment"]["id"]
         hide_path(service, "/v1/payments/*")
         answer = await request_successfully(gateway, "GET", f"/payments/{payment}")
         assert (answer["payment"]["id"], answer["payment"]["batch"]["id"]) == (payment, batch)
-        service.faults.append(
-            Fault("GET", "/v1/batch/*/summary", status=200, body=summary, times=9)
-        )
-        assert json.loads(summary)["batchSummary"]["payments"] == []
+        show_summary(service, summary)
+        assert summary["batchSummary"]["payments"] == []
         response = await gateway.request("GET", f"/v1/payments/{payment}")
         assert (response.status, response.body["errors"][0]["code"]) == (404, "not_found")
         service.faults.clear()
@@ -78,7 +67,7 @@ async def test_payment_that_nothing_shows_yet_has_an_id_by_which_it_is_found(
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient)
         summary_path, path = "/v1/batch/*/summary", f"/batches/{batch}/payments"
-        old_summary = await read_upstream_summary(gateway, service)
+        old_summary = await load_service_summary(gateway, service)
         service.faults += [
             Fault("POST", "/v1/batches/*/payments", status=200, body=b'{"ok":true}', executes=True),
             Fault("GET", summary_path),  # read before the payment is added
@@ -86,7 +75,8 @@ async def test_payment_that_nothing_shows_yet_has_an_id_by_which_it_is_found(
         ]
         added = {"recipient": {"id": recipient}, "sourceAmount": "20.00"}
         payment = (await request_successfully(gateway, "POST", path, added))["payment"]["id"]
-        service.faults[:] = [Fault("GET", summary_path, status=200, body=old_summary, times=9)]
+        service.faults.clear()
+        show_summary(service, old_summary)
         response = await gateway.request("GET", f"/v1{path}/{payment}")
         assert (response.status, "Retry-After" in response.headers) == (500, True)
         service.faults.clear()

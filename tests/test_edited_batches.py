@@ -19,6 +19,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import GatewayUnderTest
+from tests.service_summaries import load_service_summary, show_summary
 from tests.signed_requests import SigningClient, send_raw
 from tests.simulator import Fault, Service, ServiceOptions
 from tests.state import record_statements
@@ -261,20 +262,6 @@ async def test_an_edit_changes_nothing_that_payments_show_except_the_edited_term
             ("9.00", "1"),
             ("7.61", "1"),
         ]
-
-
-async def load_service_summary(gateway: GatewayUnderTest, service: Service) -> dict[str, Any]:
-    """Returns the body with which the service shows its only batch."""
-    (batch,) = service.find_or_create_tenant().batches
-    request = SigningClient().build_request(target=f"/v1/batch/{batch}/summary", stamp=int(time()))
-    body: dict[str, Any] = json.loads((await send_raw(gateway, request)).body)
-    return body
-
-
-def show_summary(service: Service, summary: dict[str, Any]) -> None:
-    """Lets the service show this summary until its faults are cleared."""
-    body = json.dumps(summary).encode()
-    service.faults.append(Fault("GET", "/v1/batch/*/summary", status=200, body=body, times=100))
 
 
 @pytest.mark.parametrize("has_added", [False, True], ids=["created", "added"])
