@@ -30,9 +30,10 @@ def parse_balances(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
             return [raw_balances]
         # The key of an entry is a currency or the name of the wallet account.
         return [
-            {("type" if name == current.WALLET else "currency"): name, **entry}
+            entry | {field: entry.get(field) or name}
             for name, entry in raw_balances.items()
             if isinstance(entry, dict) and "amount" in entry
+            for field in ["type" if name == current.WALLET else "currency"]
         ]
     return [entry for entry in raw_balances or [] if isinstance(entry, dict)]
 
@@ -129,17 +130,22 @@ def _fetch_balances_by_currency() -> SubFlow:
     is shown, or else the first, because legacy clients read one balance per currency.
     """
     balances: dict[str, dict[str, JSON]] = {}
-    for entry in parse_balances((yield Call("GET", BALANCE_PATH))):
+    entries = parse_balances((yield Call("GET", BALANCE_PATH)))
+    has_primary = any(entry.get("primary") for entry in entries)
+    for entry in entries:
         is_wallet = entry.get("type") == current.WALLET
         currency = entry.get("currency")
         # Clients read balances by currency; the wallet account has its own key (legacy interface,
         # section 2).
         name = current.WALLET if is_wallet else str(currency)
-        if name in balances and not entry.get("primary"):
+        is_primary = entry.get("primary")
+        if name in balances and not is_primary:
             continue
+        # If the service marks no account as primary, the first one is.
+        if is_primary is None:
+            is_primary = not (has_primary or balances)
         balances[name] = {
-            # If the service marks no account as primary, the first one is.
-            "primary": bool(entry.get("primary", not balances)),
+            "primary": bool(is_primary),
             "amount": money.format_amount_unless_text(entry.get("amount")),
             "currency": currency,
             "type": current.WALLET if is_wallet else SERVICE,
