@@ -191,16 +191,18 @@ class SummaryBatch(BatchFields, total=False):
     methods: dict[Annotated[str, Word("wallet")], SummaryMethod]
 
 
-class SummaryAnswer(TypedDict, total=False):
-    """The field names under which services send a batch and its payments (``payloads``)."""
+class SummaryAnswer(SummaryBatch, total=False):
+    """The field names under which services send a batch, which may be the response itself.
+
+    See ``payloads``, as for the payments and the balances.
+    """
 
     batchSummary: SummaryBatch
     batch: SummaryBatch
     summary: SummaryBatch
-    payments: list[Payment]
 
 
-class PaymentAnswer(TypedDict, total=False):
+class PaymentAnswer(Payment, total=False):
     payment: Payment
 
 
@@ -210,6 +212,9 @@ class BalanceEntry(TypedDict, total=False):
 
 class BalanceAnswer(TypedDict, total=False):
     balances: dict[Annotated[str, Word("wallet")], BalanceEntry]
+    balance: dict[Annotated[str, Word("wallet")], BalanceEntry]
+    wallet: Annotated[BalanceEntry, WordKey("wallet")]
+    """If the balances are the response itself: the accounts by currency have no words."""
 
 
 @dataclass(frozen=True, slots=True)

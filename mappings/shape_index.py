@@ -85,6 +85,14 @@ def rewrite_marked_texts(
             )
             for key, item in value.items()
         }
+    if isinstance(node, ListNode):
+        # Some services send a list as a page: an object with the list and ``meta``.
+        return {
+            key: rewrite_marked_texts(node, rows, rewrite, rename)
+            if isinstance(rows, list | LazySequence)
+            else rows
+            for key, rows in value.items()
+        }
     if not isinstance(node, ObjectNode):
         return value
     # Without renaming, unmarked fields keep their place, so copying the dict is enough.
