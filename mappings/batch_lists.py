@@ -62,8 +62,8 @@ def _build_completion_records(batch: Batch) -> Iterator[CompareAndSet]:
     """Builds the record of a batch that is complete; none for any other."""
     # Without its payments, the record would say that it has none.
     if batch.status == "complete" and batch.has_known_payments:
-        dated_payments = _build_dated_payments(batch, batch.payments)
-        newest = max((each.created_at for each in dated_payments), default="")
+        times = (_find_payment_time(payment, batch) for payment in batch.payments)
+        newest = max(times, key=parse_instant_or_earliest, default="")
         yield CompareAndSet(
             "complete", batch.id, {"payments": len(batch.payments), "newest": newest}
         )
@@ -90,18 +90,18 @@ def load_newest_payments(
     """
     facts_by_id, completions = (yield LoadFacts("batch")), (yield LoadFacts("complete"))
     created_at_by_id = {
-        id_: str(facts.get("createdAt") or "")
+        id_: parse_instant_or_earliest(facts.get("createdAt"))
         for id_, facts in facts_by_id.items()
         if facts.get("phase") != "deleted"
     }
     complete_ids = [id_ for id_ in created_at_by_id if id_ in completions]
     if select_wanted:
         for id_ in complete_ids:
-            if EARLIEST_INSTANT < parse_instant_or_earliest(completions[id_]["newest"]) < since:
+            if EARLIEST_INSTANT < _parse_newest_time(completions[id_]) < since:
                 del created_at_by_id[id_]
         complete_ids = []
     # Complete batches are read last and only as needed; the others may have new payments.
-    complete_ids.sort(key=lambda id_: str(completions[id_]["newest"]), reverse=True)
+    complete_ids.sort(key=lambda id_: _parse_newest_time(completions[id_]), reverse=True)
     unread_ids = created_at_by_id.keys() - complete_ids
     other_ids = sorted(unread_ids, key=lambda id_: (created_at_by_id[id_], id_), reverse=True)
     reader = _NewestPaymentsReader(limit, select_wanted, completions)
@@ -121,20 +121,29 @@ class _DatedPayment(NamedTuple):
     batch.
     """
 
-    created_at: str
-    batch_created_at: str
+    created_at: datetime
+    batch_created_at: datetime
     batch_id: str
     position: int
     payment: Payment
 
 
 def _build_dated_payments(batch: Batch, payments: Sequence[Payment]) -> Iterator[_DatedPayment]:
-    batch_created_at = str(batch.facts.get("createdAt") or "")
+    # Instants, because services write fractions and offsets in several ways.
+    batch_created_at = parse_instant_or_earliest(batch.facts.get("createdAt"))
     for position, payment in enumerate(payments):
-        created_at = payment.get("createdAt") or (payment.get("batch") or {}).get("createdAt")
-        yield _DatedPayment(
-            str(created_at or batch_created_at), batch_created_at, batch.id, position, payment
-        )
+        created_at = parse_instant_or_earliest(_find_payment_time(payment, batch))
+        yield _DatedPayment(created_at, batch_created_at, batch.id, position, payment)
+
+
+def _find_payment_time(payment: Payment, batch: Batch) -> str:
+    """Returns the creation time as the service wrote it, else that of the batch; may be empty."""
+    created_at = payment.get("createdAt") or (payment.get("batch") or {}).get("createdAt")
+    return str(created_at or batch.facts.get("createdAt") or "")
+
+
+def _parse_newest_time(completion: Mapping[str, JSON]) -> datetime:
+    return parse_instant_or_earliest(completion["newest"])
 
 
 @dataclass(slots=True)
@@ -169,7 +178,9 @@ class _NewestPaymentsReader:
         oldest_created_at = None if missing_count > 0 else self.newest[-1].created_at
         while remaining_ids and len(batch_ids) < MAX_PARALLEL_CALLS:
             completion = self.completions[remaining_ids[0]]
-            is_older = oldest_created_at is None or completion["newest"] < oldest_created_at
+            is_older = (
+                oldest_created_at is None or _parse_newest_time(completion) < oldest_created_at
+            )
             if missing_count <= 0 and is_older:
                 break
             batch_ids.append(remaining_ids.popleft())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -153,3 +154,32 @@ def test_deleted_complete_batch_makes_room_for_the_next() -> None:
         payment["id"] for payment in page.payments
     ] == batch_history.list_payment_ids_in_order()[:10]
     assert page.records == len(batch_history.list_payment_ids_in_order())
+
+
+@pytest.mark.parametrize(
+    ("earlier_time", "latest_time"),
+    [
+        ("2026-03-01T10:00:00Z", "2026-03-01T10:00:00.500Z"),
+        ("2026-03-01T11:00:00.000+02:00", "2026-03-01T10:00:00.500Z"),
+    ],
+)
+def test_complete_batch_is_read_if_it_has_a_payment_since(
+    earlier_time: str, latest_time: str
+) -> None:
+    batch_history = BatchHistory(seed=10)
+    payments = [
+        {"id": "P-1", "createdAt": latest_time},
+        {"id": "P-2", "createdAt": earlier_time},
+    ]
+    summary = {"id": "B-00", "status": "complete", "payments": payments}
+    batch_history.summaries = {"B-00": summary}
+    batch_history.object_states["batch"] = {"B-00": {"phase": "sent", "upstream": "B-00"}}
+    batch_history.run_flow(load_newest_payments(10))
+
+    def select_payments(payments: Any) -> Any:
+        yield LoadFacts("payments", "B-00")
+        return [payment for payment in payments if payment["createdAt"] == latest_time]
+
+    since = datetime.fromisoformat("2026-03-01T10:00:00.200Z")
+    page = batch_history.run_flow(load_newest_payments(10, select_payments, since))
+    assert [payment["id"] for payment in page.payments] == ["P-1"]
