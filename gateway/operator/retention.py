@@ -231,7 +231,7 @@ async def _delete_old_signed_changes(store: Store, before: datetime) -> int:
         select(*key_columns).where(is_old).limit(MAX_ROWS_PER_TRANSACTION)
     )
     old_changes = delete(signed_changes).where(is_old, is_selected)
-    return await store.write(lambda tx: tx.execute(old_changes))
+    return await store.execute(old_changes)
 
 
 async def _delete_old_usage_and_brownouts(store: Store, before: datetime) -> int:
@@ -246,7 +246,7 @@ async def _delete_old_usage_and_brownouts(store: Store, before: datetime) -> int
 
 async def _delete_old_audit_events(store: Store, before: datetime) -> int:
     old_acts = delete(audit_events).where(audit_events.c.at < before)
-    await store.write(lambda tx: tx.execute(old_acts))
+    await store.execute(old_acts)
     return 0
 
 

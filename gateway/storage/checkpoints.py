@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -88,10 +87,12 @@ class CheckpointWriter:
         # Taken when the transaction is queued: a reset that follows is saved after it.
         delivered_ids = () if deliveries is None else deliveries.take_unsaved()
 
+        object_ids = _list_new_object_ids(record, checkpoint)
+
         async def save_rows(tx: Transaction) -> bool:
             if locks:
                 await tx.lock(*locks)
-            has_lock = await self._check_and_save(tx, record, checkpoint, delivered_ids)
+            has_lock = await self._check_and_save(tx, record, checkpoint, object_ids, delivered_ids)
             if changes:
                 await self._object_states.apply_changes(
                     tx, record.tenant, changes, is_long=has_long_changes
@@ -108,12 +109,18 @@ class CheckpointWriter:
         is_brief = (
             not (is_long or has_long_changes)
             and len(changes) <= FEW
-            and len(record.object_ids) <= FEW
+            and len(object_ids) <= FEW
             and len(checkpoint.new_aliases) <= FEW
             and not isinstance(checkpoint.column_values.get("response"), CompressedBuffer)
         )
+        # No statement but those of ``execute_all``.
+        is_single = (
+            is_brief
+            and not (locks or changes or checkpoint.new_aliases or checkpoint.refuses_if_restored)
+            and len(object_ids) <= MAX_COMBINED_OBJECTS
+        )
         try:
-            has_lock = await self._store.write(save_rows, is_brief=is_brief)
+            has_lock = await self._store.write(save_rows, is_brief=is_brief, is_single=is_single)
             is_saved = True
         finally:
             if deliveries is not None:
@@ -138,13 +145,14 @@ class CheckpointWriter:
         tx: Transaction,
         record: OperationRecord,
         checkpoint: Checkpoint,
+        object_ids: Sequence[str],
         delivered_ids: Sequence[str],
     ) -> bool:
         if checkpoint.refuses_if_restored and await is_restored(tx):
             raise RestoreUncheckedError
         if checkpoint.is_first and checkpoint.unrelated_ids is not None:
             await _check_no_identical_operation(tx, record, checkpoint.unrelated_ids)
-        changes = await self._build_changes(tx, record, checkpoint)
+        changes = await self._build_changes(tx, record, checkpoint, object_ids)
         if delivered_ids:
             closed_at = self._store.clock()
             # Most are alone: for a list, SQLite would build a table each time.
@@ -162,7 +170,7 @@ class CheckpointWriter:
             raise DuplicateOperationError if checkpoint.is_first else OwnershipLostError
         # One process takes no locks, and several combine no deliveries.
         if delivered_ids and sum(counts[-len(delivered_ids) :]) != len(delivered_ids):
-            await _close_with_requests(tx, {"ids": delivered_ids, "closed_at": closed_at})
+            await close_with_requests(tx, {"ids": delivered_ids, "closed_at": closed_at})
         return checkpoint.recipient_lock is not None and counts[-1] == 1
 
     async def _save_other_rows(
@@ -177,7 +185,11 @@ class CheckpointWriter:
             await insert_legacy_ids(tx, record.tenant, aliases, self._store.clock())
 
     async def _build_changes(
-        self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
+        self,
+        tx: Transaction,
+        record: OperationRecord,
+        checkpoint: Checkpoint,
+        object_ids: Sequence[str],
     ) -> list[Change]:
         """Builds the changes of the operation, which checks the fence, and of the rows below it."""
         common = {"operation_id": record.id, **record.tenant._asdict()}
@@ -201,12 +213,11 @@ class CheckpointWriter:
         if new_write is not None:
             # In place of an earlier attempt without effect.
             changes.append((statements.UPSERT_WRITE, common | structs.asdict(new_write)))
-        ids = _list_new_object_ids(record, checkpoint)
-        if len(ids) > MAX_COMBINED_OBJECTS:
-            object_rows = ({**common, "object_id": id_} for id_ in ids)
+        if len(object_ids) > MAX_COMBINED_OBJECTS:
+            object_rows = ({**common, "object_id": id_} for id_ in object_ids)
             await tx.execute(statements.INSERT_OBJECTS, *object_rows)
         else:
-            for id_ in ids:
+            for id_ in object_ids:
                 changes += [(statements.INSERT_OBJECTS, {**common, "object_id": id_})]
         if action := checkpoint.audit_action:
             event_row = build_event_row(self._store, action, record.tenant, operation_id=record.id)
@@ -281,18 +292,7 @@ def _list_new_object_ids(record: OperationRecord, checkpoint: Checkpoint) -> lis
     return sorted(ids)
 
 
-async def close_operations(tx: Transaction, ids: Sequence[str], closed_at: datetime) -> None:
-    """Closes operations whose clients have the responses, and deletes all texts but those.
-
-    Operations in other states than ``done`` stay: one that was taken over needs its texts.
-    """
-    parameters = {"ids": ids, "closed_at": closed_at}
-    # Nearly all have a stored response, and so lost their other texts when they were done.
-    if await tx.execute(statements.CLOSE_WITHOUT_REQUEST, parameters) != len(ids):
-        await _close_with_requests(tx, parameters)
-
-
-async def _close_with_requests(tx: Transaction, parameters: Parameters) -> None:
+async def close_with_requests(tx: Transaction, parameters: Parameters) -> None:
     """Closes those of the operations that are still done, as they have a stored request."""
     rows = await tx.fetch(statements.SELECT_DONE, parameters)
     if done_ids := [id_ for (id_,) in rows]:

@@ -76,7 +76,7 @@ class Transaction(ABC):
     async def execute_all(self, changes: Sequence[Change]) -> Sequence[int]:
         """Runs statements, each on other rows; returns the numbers of changed rows.
 
-        PostgreSQL runs them in one round trip.
+        PostgreSQL runs them in one round trip; see ``Database.write`` for ``is_single``.
         """
 
     @abstractmethod
@@ -148,11 +148,17 @@ class Database(ABC):
         return await self.read(lambda tx: tx.fetch(statement, parameters), is_brief=True)
 
     @abstractmethod
-    def write(self, body: Body[Result], *, is_brief: bool = False) -> Awaitable[Result]:
+    def write(
+        self, body: Body[Result], *, is_brief: bool = False, is_single: bool = False
+    ) -> Awaitable[Result]:
         """Runs a body and commits.
 
         ``is_brief`` is for a few short statements: on SQLite the event loop may run them, a second
         time in a thread if they fail. It does not wait for the commit.
+
+        ``is_single`` is for one ``execute`` or ``execute_all``, which PostgreSQL commits in the same
+        round trip. If the first change of an ``execute_all`` changes no row, it makes no other, and
+        the body raises.
 
         Raises StoreUnavailable, UniqueViolation, and what the body raises. The transaction runs to
         its end even if the caller is cancelled. After StoreUnavailable it is unknown whether it was

@@ -68,34 +68,39 @@ class OperationRepository(checkpoints.CheckpointWriter):
         )
         new_values = {"fence": record.fence + 1, "instance": instance, "state": RUNNING}
         statement = update(operations).where(is_unchanged).values(**new_values)
-        if await self._store.write(lambda tx: tx.execute(statement)) != 1:
+        if await self._store.execute(statement) != 1:
             return None
         return structs.replace(record, fence=record.fence + 1, instance=instance, state=RUNNING)
 
     async def mark_answered(self, ids: Sequence[str]) -> None:
-        """Closes operations whose clients have the responses; see ``close_operations``."""
+        """Closes operations whose clients have the responses, and deletes all texts but those.
+
+        Operations in other states than ``done`` stay: one that was taken over needs its texts.
+        """
         if not ids:
             return
-        closed_at = self._store.clock()
-        await self._store.write(lambda tx: checkpoints.close_operations(tx, sorted(ids), closed_at))
+        parameters = {"ids": sorted(ids), "closed_at": self._store.clock()}
+        # Nearly all have a stored response, and so lost their other texts when they were done.
+        if await self._store.execute(statements.CLOSE_WITHOUT_REQUEST, parameters) != len(ids):
+            await self._store.write(lambda tx: checkpoints.close_with_requests(tx, parameters))
 
     async def reopen(self, id_: str) -> None:
         """Reopens an operation whose response was not read, so that the same request is a retry."""
         values = {"operation_id": id_}
-        await self._store.write(lambda tx: tx.execute(statements.REOPEN_OPERATION, values))
+        await self._store.execute(statements.REOPEN_OPERATION, values)
 
     async def record_replay(self, id_: str, instance: str) -> None:
         """Sets the end of an operation to now, when an instance is about to send its response."""
         values = {"operation_id": id_, "ended_at": self._store.clock(), "instance": instance}
         await self._store.write(
-            lambda tx: tx.execute(statements.RECORD_REPLAY, values), is_brief=True
+            lambda tx: tx.execute(statements.RECORD_REPLAY, values), is_brief=True, is_single=True
         )
 
     async def mark_client_disconnected(self, id_: str) -> None:
         statement = (
             update(operations).where(operations.c.id == id_).values(is_client_disconnected=True)
         )
-        await self._store.write(lambda tx: tx.execute(statement))
+        await self._store.execute(statement)
 
     async def add_idempotency_key(
         self, record: OperationRecord, key_digest: str, response: StoredText

@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import asyncpg
 from sqlalchemy import text
@@ -67,6 +67,11 @@ class _SlowFailure(ConnectionError):
     """Another transaction has failed because the database does not respond."""
 
 
+_Kind = Literal["read", "single write", "transaction"]
+_READ: _Kind = "read"
+_SINGLE_WRITE: _Kind = "single write"
+_TRANSACTION: _Kind = "transaction"
+
 _RowsByNumber = Mapping[int, Sequence[Any]]
 """The rows that each of several sets of arguments selects, by its number from 1."""
 
@@ -74,8 +79,10 @@ _RowsByNumber = Mapping[int, Sequence[Any]]
 class PostgresqlTransaction(Transaction):
     dialect = "postgresql"
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, is_single: bool) -> None:
         self._connection = connection
+        self._is_single = is_single
+        self._has_changed = False
 
     async def lock(self, *names: str) -> None:
         if names:
@@ -93,8 +100,12 @@ class PostgresqlTransaction(Transaction):
             each.build_arguments(parameters)
             for each, (_, parameters) in zip(compiled, changes, strict=True)
         ]
-        text = _combine_statements(*(each.text for each in compiled))
-        return list(await self._connection.fetchrow(text, *chain.from_iterable(arguments)))
+        self._check_single()
+        text = _combine_statements(self._is_single, *(each.text for each in compiled))
+        try:
+            return list(await self._connection.fetchrow(text, *chain.from_iterable(arguments)))
+        except asyncpg.DivisionByZeroError:
+            return [0] * len(changes)
 
     async def fetch(self, statement: Any, *parameter_sets: Parameters) -> list[Any]:
         compiled = self._compile(statement, parameter_sets)
@@ -123,6 +134,7 @@ class PostgresqlTransaction(Transaction):
         return {number: compiled.build_rows(rows) for number, rows in rows_by_number.items()}
 
     async def execute(self, statement: Any, *parameter_sets: Parameters) -> int:
+        self._check_single()
         compiled = self._compile(statement, parameter_sets)
         if len(parameter_sets) <= 1:
             arguments = compiled.build_arguments(*parameter_sets or ({},))
@@ -134,18 +146,28 @@ class PostgresqlTransaction(Transaction):
         )
         return -1
 
+    def _check_single(self) -> None:
+        if self._is_single and self._has_changed:
+            raise TypeError("a second statement would be committed apart from the first")
+        self._has_changed = True
+
 
 @lru_cache(256)
-def _combine_statements(*statements: str) -> str:
-    """Combines statements to one, which returns the numbers of rows that they change."""
+def _combine_statements(needs_first: bool, *statements: str) -> str:
+    """Combines statements to one, which returns the numbers of rows that they change.
+
+    With ``needs_first`` it fails if the first of them changes no row, so that none does.
+    """
     parts, parameter_count = [], 0
     for number, statement in enumerate(statements):
         offset = parameter_count
         numbered = _PARAMETER.sub(lambda match: f"${int(match[1]) + offset}", statement)  # noqa: B023
         parts.append(f"s{number} AS ({numbered} RETURNING 1)")
         parameter_count += max(map(int, _PARAMETER.findall(statement)), default=0)
-    counts = ", ".join(f"(SELECT count(*) FROM s{each})" for each in range(len(parts)))  # noqa: S608
-    return f"WITH {', '.join(parts)} SELECT {counts}"
+    counts = [f"(SELECT count(*) FROM s{each})" for each in range(len(parts))]  # noqa: S608
+    if needs_first:
+        counts[0] = f"1 / {counts[0]}"
+    return f"WITH {', '.join(parts)} SELECT {', '.join(counts)}"
 
 
 @lru_cache(256)
@@ -210,7 +232,7 @@ class PostgresqlDatabase(Database):
 
     async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:  # noqa: ARG002 - SQLite's
         with translate_database_errors(self.location):
-            return await self._run_with_retries(body, writes=False)
+            return await self._run_with_retries(body, _READ)
 
     async def fetch_by_key(self, statement: Statement, parameters: Parameters) -> Sequence[Any]:
         if (batch := self._batches.get(statement)) is None:
@@ -236,9 +258,16 @@ class PostgresqlDatabase(Database):
         finally:
             end_joining()
 
-    async def write(self, body: Body[Result], *, is_brief: bool = False) -> Result:  # noqa: ARG002 - SQLite's
+    async def write(
+        self,
+        body: Body[Result],
+        *,
+        is_brief: bool = False,  # noqa: ARG002 - SQLite's
+        is_single: bool = False,
+    ) -> Result:
         started_at = time.perf_counter()
-        task = asyncio.ensure_future(self._run_write_transaction(body))
+        kind = _SINGLE_WRITE if is_single else _TRANSACTION
+        task = asyncio.ensure_future(self._run_write_transaction(body, kind))
         self._writing.add(task)
         task.add_done_callback(self._forget_write_task)
         try:
@@ -252,14 +281,14 @@ class PostgresqlDatabase(Database):
         if not task.cancelled():
             task.exception()  # retrieved, also if the caller was cancelled
 
-    async def _run_write_transaction(self, body: Body[Result]) -> Result:
+    async def _run_write_transaction(self, body: Body[Result], kind: _Kind) -> Result:
         with translate_database_errors(self.location, self._record_write_error):
-            return await self._run_with_retries(body, writes=True)
+            return await self._run_with_retries(body, kind)
 
-    async def _run_with_retries(self, body: Body[Result], *, writes: bool) -> Result:
+    async def _run_with_retries(self, body: Body[Result], kind: _Kind) -> Result:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
-                return await self._run_on_connection(body, writes=writes)
+                return await self._run_on_connection(body, kind)
             except asyncpg.UniqueViolationError:
                 raise UniqueViolation from None
             except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError) as error:
@@ -274,11 +303,11 @@ class PostgresqlDatabase(Database):
                 raise
             except _DISCONNECTED:
                 # A read changes nothing. A write may have been committed without a response.
-                if writes or attempt == MAX_ATTEMPTS:
+                if kind != _READ or attempt == MAX_ATTEMPTS:
                     raise
         raise AssertionError
 
-    async def _run_on_connection(self, body: Body[Result], *, writes: bool) -> Result:
+    async def _run_on_connection(self, body: Body[Result], kind: _Kind) -> Result:
         """Runs a body, and commits if it writes.
 
         A caller that waited while the database failed slowly is refused, because each would
@@ -291,7 +320,7 @@ class PostgresqlDatabase(Database):
                 raise _SlowFailure(self._failure[1])
             started_at = time.monotonic()
             try:
-                return await self._run_on_responding_connection(body, writes=writes)
+                return await self._run_on_responding_connection(body, kind)
             except _ABORTED:
                 raise
             except _UNAVAILABLE as error:
@@ -300,7 +329,7 @@ class PostgresqlDatabase(Database):
                     self._failure = now, describe_database_error(error)
                 raise
 
-    async def _run_on_responding_connection(self, body: Body[Result], *, writes: bool) -> Result:
+    async def _run_on_responding_connection(self, body: Body[Result], kind: _Kind) -> Result:
         if self._pool is None:
             self._pool = asyncpg.create_pool(
                 self._dsn,
@@ -314,11 +343,11 @@ class PostgresqlDatabase(Database):
         # A restart of the database, which ends all of them, must not cost a write.
         for _ in range(POOL_SIZE + 1):
             async with self._pool.acquire() as connection:
-                if writes and not await _begin(connection):
+                if kind == _TRANSACTION and not await _begin(connection):
                     continue
                 try:
-                    result = await body(PostgresqlTransaction(connection))
-                    if writes:
+                    result = await body(PostgresqlTransaction(connection, kind == _SINGLE_WRITE))
+                    if kind == _TRANSACTION:
                         await _commit(connection)
                 except BaseException as error:
                     await _roll_back_or_terminate(connection, error)

@@ -215,7 +215,7 @@ async def add_request_counts(store: Store, counts: Mapping[CountKey, RequestCoun
                 counts_by_row.setdefault(row_key, RequestCounts()).add(count)
     # Always in the same order: two instances that update the same rows must not deadlock.
     rows = [_build_row(row_key, counts_by_row[row_key]) for row_key in sorted(counts_by_row)]
-    await store.write(lambda tx: tx.execute(_UPSERT, *rows))
+    await store.execute(_UPSERT, *rows)
 
 
 def _build_row(row_key: CountKey, counts: RequestCounts) -> dict[str, Any]:
@@ -320,7 +320,7 @@ async def delete_old_request_counts(store: Store) -> None:
             for span, age in RETENTION.items()
         )
     )
-    await store.write(lambda tx: tx.execute(delete(request_counts).where(is_old)))
+    await store.execute(delete(request_counts).where(is_old))
 
 
 async def delete_old_usage(tx: Transaction, before: datetime) -> None:

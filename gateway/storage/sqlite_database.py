@@ -195,7 +195,13 @@ class SqliteDatabase(Database):
             self._read_cursor = self._connect(0).cursor()
         return self._read_cursor
 
-    def write(self, body: Body[Result], *, is_brief: bool = False) -> Awaitable[Result]:
+    def write(
+        self,
+        body: Body[Result],
+        *,
+        is_brief: bool = False,
+        is_single: bool = False,  # noqa: ARG002 - PostgreSQL's
+    ) -> Awaitable[Result]:
         return self._queue_job(body, writes=True, is_brief=is_brief)
 
     def _queue_job(

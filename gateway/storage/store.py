@@ -70,9 +70,15 @@ class Store:
         finally:
             metrics.traffic.database_durations["read"].observe(perf_counter() - started_at)
 
-    def write(self, body: Body[Result], *, is_brief: bool = False) -> Awaitable[Result]:
+    def write(
+        self, body: Body[Result], *, is_brief: bool = False, is_single: bool = False
+    ) -> Awaitable[Result]:
         """Runs a transaction that writes; see ``Database.write``, which measures it."""
-        return self.database.write(body, is_brief=is_brief)
+        return self.database.write(body, is_brief=is_brief, is_single=is_single)
+
+    def execute(self, statement: Any, *parameter_sets: Parameters) -> Awaitable[int]:
+        """Runs one statement in a transaction of its own; see ``Transaction.execute``."""
+        return self.write(lambda tx: tx.execute(statement, *parameter_sets), is_single=True)
 
     async def list_live_instances(self) -> set[str]:
         """Lists the instances of the gateways that run on the database."""

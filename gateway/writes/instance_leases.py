@@ -177,4 +177,4 @@ class InstanceLeases:
 
     async def unregister(self) -> None:
         own_instance = delete(instances).where(instances.c.id == self._own_instance)
-        await self._store.write(lambda tx: tx.execute(own_instance))
+        await self._store.execute(own_instance)

@@ -74,7 +74,9 @@ class MemoryDatabase(Database):
         await self._process.step()
         return result
 
-    async def write(self, body: Body[Result], *, is_brief: bool = False) -> Result:
+    async def write(
+        self, body: Body[Result], *, is_brief: bool = False, is_single: bool = False
+    ) -> Result:
         fault = self._choose_fault()
         await self._process.step()
         if fault == "before":
