@@ -150,8 +150,6 @@ class CheckpointWriter:
     ) -> bool:
         if checkpoint.refuses_if_restored and await is_restored(tx):
             raise RestoreUncheckedError
-        if checkpoint.is_first and checkpoint.unrelated_ids is not None:
-            await _check_no_identical_operation(tx, record, checkpoint.unrelated_ids)
         changes = await self._build_changes(tx, record, checkpoint, object_ids)
         if delivered_ids:
             closed_at = self._store.clock()
@@ -254,9 +252,16 @@ class CheckpointWriter:
         row = {**structs.asdict(record), **common}
         if record.request is not None:
             row["request"] = await self._texts.encrypt(tx, record, "request", record.request)
-        # It inserts no row only if another operation has the Idempotency-Key, or during a freeze.
+        # It inserts no row only if another operation has the Idempotency-Key, or during a freeze, or
+        # if another process has begun the same request.
         if checkpoint.refuses_if_frozen:
             return statements.INSERT_OPERATION_UNLESS_FROZEN, row
+        if checkpoint.unrelated_ids is not None:
+            row |= {
+                "fingerprints": record.fingerprints,
+                "unrelated_ids": list(checkpoint.unrelated_ids),
+            }
+            return statements.INSERT_OPERATION_UNLESS_IDENTICAL, row
         return statements.INSERT_OPERATION, row
 
     async def _build_update(
@@ -311,19 +316,3 @@ async def is_frozen(tx: Transaction, tenant: Tenant) -> bool:
 
 async def is_restored(tx: Transaction) -> bool:
     return bool(await tx.fetch_value(statements.SELECT_RESTORED))
-
-
-async def _check_no_identical_operation(
-    tx: Transaction, record: OperationRecord, unrelated_ids: frozenset[str]
-) -> None:
-    """Raises DuplicateOperationError if another process has begun the same request meanwhile."""
-    common = {
-        **record.tenant._asdict(),
-        "key_id": record.key_id,
-        "repeats_since": record.repeats_since,
-    }
-    values = [{**common, "fingerprint": each} for each in record.fingerprints]
-    for id_, idempotency in await tx.fetch(statements.SELECT_IDENTICAL, *values):
-        # Two different Idempotency-Keys mean two requests.
-        if id_ not in unrelated_ids and None in (idempotency, record.idempotency):
-            raise DuplicateOperationError

@@ -102,13 +102,15 @@ def _build_related_operations_query(names_object: ColumnElement[bool]) -> Any:
     return union_all(*(summary.where(each) for each in (*conditions, HAS_IDEMPOTENCY_KEY)))
 
 
-def _build_overlap_conditions() -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+def _build_overlap_conditions(
+    has_fingerprint: ColumnElement[bool] = HAS_FINGERPRINT,
+) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     """Builds conditions for closed operations that a new one with the same request repeats.
 
     Each in the words of an index.
     """
     has_overlapped = and_(
-        HAS_FINGERPRINT,
+        has_fingerprint,
         _is_in_state(states.ANSWERED),
         operations.c.ended_at >= bindparam("repeats_since", type_=operations.c.ended_at.type),
     )
@@ -125,13 +127,6 @@ SELECT_RELATED_BY_ONE_OBJECT = Statement(
 )
 """For a list of objects, SQLite builds a table each time."""
 
-SELECT_IDENTICAL = Statement(
-    lambda _kind: select(operations.c.id, operations.c.idempotency).where(
-        build_tenant_condition(operations),
-        or_(and_(IS_OPEN_OPERATION, HAS_FINGERPRINT), *_build_overlap_conditions()),
-        operations.c.key_id == bindparam("key_id"),
-    )
-)
 SELECT_DELIVERING_INSTANCES = Statement(
     lambda _kind: (
         select(operations.c.instance, operations.c.idempotency)
@@ -202,14 +197,36 @@ INSERT_OPERATION = Statement(
 )
 
 
-def _build_insert_unless_frozen(kind: Any) -> Any:
+def _build_conditional_insert(kind: Any, condition: ColumnElement[bool]) -> Any:
     values = (bindparam(name, type_=operations.c[name].type) for name in _INSERTED_COLUMNS)
     insert = kind.insert(operations)
-    insert = insert.from_select(_INSERTED_COLUMNS, select(*values).where(_IS_NOT_FROZEN))
+    insert = insert.from_select(_INSERTED_COLUMNS, select(*values).where(condition))
     return insert.on_conflict_do_nothing().inline()
 
 
-INSERT_OPERATION_UNLESS_FROZEN = Statement(_build_insert_unless_frozen)
+INSERT_OPERATION_UNLESS_FROZEN = Statement(
+    lambda kind: _build_conditional_insert(kind, _IS_NOT_FROZEN)
+)
+
+
+def _build_insert_unless_identical(kind: Any) -> Any:
+    """Builds an insert of nothing if another process has begun the same request meanwhile."""
+    has_fingerprint = AnyOf(operations.c.fingerprint, "fingerprints")
+    is_identical = exists().where(
+        build_tenant_condition(operations),
+        or_(and_(IS_OPEN_OPERATION, has_fingerprint), *_build_overlap_conditions(has_fingerprint)),
+        operations.c.key_id == bindparam("key_id"),
+        not_(AnyOf(operations.c.id, "unrelated_ids")),
+        # Two different Idempotency-Keys mean two requests.
+        or_(
+            operations.c.idempotency.is_(None),
+            bindparam("idempotency", type_=operations.c.idempotency.type).is_(None),
+        ),
+    )
+    return _build_conditional_insert(kind, ~is_identical)
+
+
+INSERT_OPERATION_UNLESS_IDENTICAL = Statement(_build_insert_unless_identical)
 
 
 @cache
