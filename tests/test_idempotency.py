@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,13 @@ import pytest
 from gateway.config.settings import Settings, State
 from gateway.server.app import run_gateway
 from tests.gateway.storage import conftest
-from tests.payouts import WALLET, create_batch, create_recipient, open_gateway_and_service
+from tests.payouts import (
+    WALLET,
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    open_gateway_and_service,
+)
 from tests.running_gateway import (
     KEY,
     GatewayResponse,
@@ -26,6 +32,9 @@ from tests.simulator import Fault, Service, ServiceOptions, start_simulator
 from tests.sockets import wait_until
 
 database, postgres = conftest.database, conftest.postgres
+
+Gateways = tuple[Service, tuple[GatewayUnderTest, GatewayUnderTest]]
+"""The service, and two instances of the gateway, or one twice."""
 
 RECIPIENT_BODY = {
     "type": "individual",
@@ -171,6 +180,114 @@ async def test_key_of_a_retry_holds_if_the_first_attempt_had_none(tmp_path: Path
         texts = {response.text for response in (await first_request, *retries)}
         assert len(texts) == 1
         assert service.creation_counts["payment"] == 2
+
+
+@pytest.fixture(params=["one instance", "two instances"])
+def shared_state(request: pytest.FixtureRequest) -> State | None:
+    """The database that two instances share; None means that there is one instance."""
+    return None if request.param == "one instance" else request.getfixturevalue("postgres")
+
+
+@pytest.fixture
+async def gateways(shared_state: State | None, tmp_path: Path) -> AsyncIterator[Gateways]:
+    service = Service(seed=1)
+    simulator = await start_simulator(service=service)
+    try:
+        if shared_state is None:
+            async with open_gateway(tmp_path, simulator.url) as gateway:
+                yield service, (gateway, gateway)
+            return
+        state = dict(shared_state)
+        async with (
+            open_gateway(tmp_path, simulator.url, state=state) as first_instance,
+            open_gateway(tmp_path, simulator.url, state=state) as second_instance,
+        ):
+            yield service, (first_instance, second_instance)
+    finally:
+        await simulator.stop()
+
+
+class _Adds:
+    """Identical adds of a payment to one batch, with different Idempotency-Keys or none."""
+
+    def __init__(self, service: Service, payee: str, batch: str) -> None:
+        self._service = service
+        self.batch = batch
+        self._path = f"/v1/batches/{batch}/payments"
+        self._body = {"recipient": {"id": payee}, "sourceAmount": "7.00"}
+
+    @classmethod
+    async def create(cls, service: Service, gateway: GatewayUnderTest) -> _Adds:
+        payee = await create_recipient(gateway)
+        return cls(service, payee, await create_batch(gateway, payee, "5.00"))
+
+    async def send(self, gateway: GatewayUnderTest, key: str | None = None) -> GatewayResponse:
+        headers = build_key_header(key) if key else {}
+        return await gateway.request("POST", self._path, self._body, headers=headers)
+
+    async def send_and_return_id(self, gateway: GatewayUnderTest, key: str | None = None) -> str:
+        response = await self.send(gateway, key)
+        assert response.status == 200, response.text
+        return str(response.body["payment"]["id"])
+
+    @property
+    def count(self) -> int:
+        """How many of them the service has executed."""
+        return self._service.creation_counts["payment"] - 1
+
+
+async def test_running_request_without_a_key_takes_the_key_of_its_first_retry(
+    gateways: Gateways,
+) -> None:
+    service, (first, second) = gateways
+    adds = await _Adds.create(service, first)
+    service.faults.append(Fault("POST", "/v1/batches/*/payments", answer_delay=2))
+    unnamed = asyncio.ensure_future(adds.send_and_return_id(first))
+    await wait_until(lambda: adds.count == 1)
+    retry = asyncio.ensure_future(adds.send_and_return_id(second, "one"))
+    await asyncio.sleep(0.7)  # it has found the request that it is a retry of
+    other = asyncio.ensure_future(adds.send_and_return_id(first, "two"))
+    id_ = await unnamed
+    assert await retry == id_
+    assert await other != id_
+    assert adds.count == 2
+    for gateway in (first, second):
+        assert await adds.send_and_return_id(gateway, "one") == id_
+        assert await adds.send_and_return_id(gateway, "two") == await other
+    assert adds.count == 2
+
+
+async def test_request_in_doubt_without_a_key_takes_the_key_of_its_first_retry(
+    gateways: Gateways,
+) -> None:
+    service, (first, second) = gateways
+    adds = await _Adds.create(service, first)
+    lost = Fault("POST", "/v1/batches/*/payments", answer_delay=0.3, close="after")
+    service.faults.append(lost)
+    unnamed = asyncio.ensure_future(adds.send(first))
+    await wait_until(lambda: adds.count == 1)
+    unreadable = Fault("GET", "/v1/batch/*/summary", times=1000, status=500)
+    service.faults.append(unreadable)
+    responses = [await unnamed, await adds.send(second, "one"), await adds.send(first, "two")]
+    assert [response.status for response in responses] == [500, 500, 500]
+    service.faults.remove(unreadable)
+    other_id = await adds.send_and_return_id(first, "two")
+    id_ = await adds.send_and_return_id(second, "one")
+    assert adds.count == 2
+    assert (await load_payment_ids(first, adds.batch))[1:] == [id_, other_id]
+    assert await adds.send_and_return_id(first, "one") == id_
+
+
+async def test_running_add_with_another_key_is_waited_for(
+    gateways: Gateways,
+) -> None:
+    service, (first, second) = gateways
+    adds = await _Adds.create(service, first)
+    service.faults.append(Fault("POST", "/v1/batches/*/payments", answer_delay=1))
+    named = asyncio.ensure_future(adds.send_and_return_id(first, "one"))
+    await wait_until(lambda: adds.count == 1)
+    assert await adds.send_and_return_id(second, "two") != await named
+    assert adds.count == 2
 
 
 async def test_first_answer_is_replayed_after_a_restart(tmp_path: Path) -> None:

@@ -102,28 +102,31 @@ class OperationRepository(checkpoints.CheckpointWriter):
         )
         await self._store.execute(statement)
 
-    async def add_idempotency_key(
-        self, record: OperationRecord, key_digest: str, response: StoredText
-    ) -> None:
+    async def add_idempotency_key(self, record: OperationRecord, key_digest: str) -> None:
         """Gives an operation an Idempotency-Key, unless it has one, or another has this one.
 
-        Its ``response`` is stored too, if it has none, for the next requests with the key.
+        One of which nothing happened leaves the key to its retry.
         """
         other = operations.alias()
         has_other = exists().where(
             other.c.key_id == record.key_id, other.c.idempotency == key_digest
         )
-        is_own = operations.c.id == record.id
+        is_own = and_(operations.c.id == record.id, operations.c.state != UNDONE)
         is_free = and_(is_own, operations.c.idempotency.is_(None), ~has_other)
         add_key = update(operations).where(is_free).values(idempotency=key_digest)
-        is_unanswered = select(operations.c.id).where(is_own, operations.c.response.is_(None))
+        await self._store.write(lambda tx: tx.execute(add_key))
 
-        async def add_key_and_response(tx: Transaction) -> None:
-            if await tx.execute(add_key) and await tx.fetch(is_unanswered.with_for_update()):
+    async def add_response(self, record: OperationRecord, response: StoredText) -> None:
+        """Stores the response of an operation that has none, for the next requests with its key."""
+        is_unanswered = and_(operations.c.id == record.id, operations.c.response.is_(None))
+        rows = select(operations.c.id).where(is_unanswered).with_for_update()
+
+        async def store_response(tx: Transaction) -> None:
+            if await tx.fetch(rows):
                 text = await self._texts.encrypt(tx, record, "response", response)
-                await tx.execute(update(operations).where(is_own).values(response=text))
+                await tx.execute(update(operations).where(is_unanswered).values(response=text))
 
-        await self._store.write(add_key_and_response)
+        await self._store.write(store_response)
 
     # Reading
 

@@ -160,11 +160,7 @@ class IdempotencyGuard:
         render_failure: RenderFailure,
     ) -> LegacyResponse | None:
         """Runs the flow; returns None if a resumed first attempt turns out not to be executed."""
-        key, key_digest = write_request.idempotency_key, None
-        if key is not None:
-            key_digest = self._journal.digest_idempotency_key(key)
         write_request.caller.execution = execution
-        has_key = (key_digest or execution.operation_record.idempotency) is not None
         execution.is_client_disconnected = (
             execution.is_client_disconnected or write_request.caller.is_disconnected
         )
@@ -174,9 +170,7 @@ class IdempotencyGuard:
                 flow, write_request.caller, write_request.problems, execution
             )
         except UndoPending as pending:
-            return await self._answer_refusal(
-                execution, pending.refusal, render_failure, has_key=has_key, pending=pending
-            )
+            return await self._answer_refusal(execution, pending.refusal, render_failure, pending)
         except Unknown as unknown:
             await self._leave_in_doubt(execution, unknown)
             raise
@@ -195,9 +189,9 @@ class IdempotencyGuard:
             if execution.is_resumed:
                 await execution.close(UNDONE)
                 return None
-            return await self._answer_refusal(execution, failure, render_failure, has_key=has_key)
+            return await self._answer_refusal(execution, failure, render_failure)
         response = await render_answer(answer)
-        await self._finish(execution, response, key_digest, has_key=has_key)
+        await self._finish(execution, response)
         # Not before: what a process that was paused has done may belong to another one by now.
         execution.final_response = response
         # The first attempt's process had ended: this is its response, and nothing was done twice.
@@ -208,13 +202,12 @@ class IdempotencyGuard:
         execution: OperationExecution,
         failure: Failure,
         render_failure: RenderFailure,
-        *,
-        has_key: bool,
         pending: UndoPending | None = None,
     ) -> LegacyResponse:
         """Ends a refused operation, or leaves its undo to the reconciler; returns the response."""
         response = await render_failure(failure)
         # A refusal that may pass is not stored: the Idempotency-Key would repeat it for a day.
+        has_key = execution.operation_record.idempotency is not None
         is_final = has_key and response.status in (404, 406) and not is_temporary_refusal(failure)
         stored = await stored_responses.encode_response(response) if is_final else None
         if pending is None:
@@ -227,14 +220,7 @@ class IdempotencyGuard:
             await execution.leave_in_doubt(str(pending), **answered)
         return response
 
-    async def _finish(
-        self,
-        execution: OperationExecution,
-        response: LegacyResponse,
-        key_digest: str | None,
-        *,
-        has_key: bool,
-    ) -> None:
+    async def _finish(self, execution: OperationExecution, response: LegacyResponse) -> None:
         """Records the response of a successful operation, which is delivered next."""
         # Registered before the commit shows others that it is done: its delivery has begun.
         self.deliveries.pending[execution.operation_record.id] = execution
@@ -242,7 +228,7 @@ class IdempotencyGuard:
             is_read = execution.operation.method == "GET"
             # A long response is rebuilt from the steps, unless it has an Idempotency-Key.
             is_stored = not is_read and (
-                has_key
+                execution.operation_record.idempotency is not None
                 or not response.is_long
                 or execution.operation_record.is_forwarded
                 or self._journal.replay_seconds > 0
@@ -250,7 +236,7 @@ class IdempotencyGuard:
             stored = await stored_responses.encode_response(response) if is_stored else None
             if execution.operation_record.is_forwarded:
                 execution.response = stored
-            await execution.finish(stored, key_digest)
+            await execution.finish(stored)
         except BaseException:
             self.deliveries.end(execution.operation_record)
             raise
@@ -261,15 +247,14 @@ class IdempotencyGuard:
         response: LegacyResponse,
         first_attempt: OperationRecord | None,
     ) -> None:
-        """Records that a response is replayed, and the Idempotency-Key if only the retry has one."""
+        """Records that a response is replayed, and stores a long one for its Idempotency-Key."""
         if first_attempt is None:
             return
         await self._journal.record_replay(first_attempt)
-        key_digest = self._journal.digest_idempotency_key(write_request.idempotency_key)
-        if key_digest and first_attempt.idempotency is None:
-            # A long response is not stored yet.
+        # A short one is stored already.
+        if write_request.idempotency_key and response.is_long and first_attempt.response is None:
             stored = await stored_responses.encode_response(response)
-            await self._journal.operations.add_idempotency_key(first_attempt, key_digest, stored)
+            await self._journal.operations.add_response(first_attempt, stored)
 
     async def _leave_in_doubt(self, execution: OperationExecution, unknown: Unknown) -> None:
         try:
@@ -311,13 +296,7 @@ class IdempotencyGuard:
                     return execution
                 continue
             check_first_attempt(first_attempt, record, write_request)
-            # Until its delivery is reported, it is open whether this request is a retry of it.
-            if self._retries.is_response_being_delivered(
-                first_attempt, record, received_at, wait_state.first_attempt_id
-            ):
-                await self._wait_for_first_attempt(
-                    first_attempt, _WaitState(wait_state.deadline, wait_state.received_at)
-                )
+            if not await self._join_first_attempt(first_attempt, record, wait_state):
                 continue
             is_executing = self.reconciler.is_operation_executing(first_attempt)
             # What the legacy service executes can only be waited for.
@@ -338,6 +317,34 @@ class IdempotencyGuard:
                 return execution
             if recorded := await self._wait_for_first_attempt(first_attempt, wait_state):
                 return recorded
+
+    async def _join_first_attempt(
+        self, first_attempt: OperationRecord, record: OperationRecord, wait_state: _WaitState
+    ) -> bool:
+        """Gives a first attempt without an Idempotency-Key that of its retry.
+
+        From then on, a request with another key is another one. Returns False if the first attempt
+        may have changed, and has to be looked for again.
+        """
+        # Until its delivery is reported, it is open whether this request is a retry of it.
+        if self._retries.is_response_being_delivered(
+            first_attempt, record, wait_state.received_at[0], wait_state.first_attempt_id
+        ):
+            await self._wait_for_first_attempt(
+                first_attempt, _WaitState(wait_state.deadline, wait_state.received_at)
+            )
+            return False
+        if (key_digest := record.idempotency) is None or first_attempt.idempotency is not None:
+            return True
+        execution = self._journal.executions.get(first_attempt.id)
+        if execution is None or execution.is_saved:
+            await self._journal.operations.add_idempotency_key(first_attempt, key_digest)
+        # Also in memory, where it is read when the operation ends.
+        if execution is not None and execution.operation_record.idempotency is None:
+            execution.operation_record = structs.replace(
+                execution.operation_record, idempotency=key_digest
+            )
+        return False
 
     async def _build_record_after_connection_resets(
         self, write_request: WriteRequest, wait_state: _WaitState

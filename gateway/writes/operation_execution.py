@@ -347,19 +347,17 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         """Saves the operation, with the recipient's lock if it is free, for other processes to see."""
         await self._save_checkpoint(recipient_lock=recipient_lock)
 
-    async def finish(self, answer: StoredText | None = None, key_digest: str | None = None) -> None:
+    async def finish(self, answer: StoredText | None = None) -> None:
         """Marks the operation as done, before its response is sent.
 
         It is never replayed if the answer is stored, or if it is a read for its client, who can
         repeat it; the steps are then deleted. Otherwise the reads after the last change are
-        dropped, as a replay repeats them. ``key_digest`` is the Idempotency-Key that a retry added.
+        dropped, as a replay repeats them.
         """
         if self.is_saved:
             self.journal.record_end(self.operation_record)
             del self._unsaved_steps[self._unsaved_change_end :]
             changes: dict[str, Any] = {"state": DONE, "reason": None, "response": answer}
-            if key_digest is not None:
-                changes["idempotency"] = key_digest
             # Counted from the delivery, which may be late.
             if self.journal.replay_seconds:
                 changes["ended_at"] = None

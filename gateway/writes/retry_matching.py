@@ -106,7 +106,9 @@ class RetryMatcher:
             # first attempt's client may have received the response.
 
     async def _load_related_records(self, record: OperationRecord) -> list[OperationRecord]:
-        """Loads the related operations; those that no process is executing come first."""
+        """Loads the related operations: first the one with the same Idempotency-Key, then those
+        that no process is executing.
+        """
         checked_ids: set[str] = set()
         if self._journal.deliveries.reset_ids:
             await self._journal.deliveries.save_deliveries_and_resets()
@@ -126,7 +128,10 @@ class RetryMatcher:
             # A row may have been closed, or inserted and closed, while it was read.
             checked_ids = unhandled_ids
         rows.sort(key=self._reconciler.is_operation_executing)
-        return rows + self._journal.list_identical_running_records(record, rows)
+        rows += self._journal.list_identical_running_records(record, rows)
+        if record.idempotency is not None:
+            rows.sort(key=lambda row: not _has_same_idempotency_key(row, record))
+        return rows
 
     def _has_ended_after(
         self, row: OperationRecord, record: OperationRecord, received_at: float
