@@ -395,8 +395,10 @@ class Add:
 def lock_batch_for_add(add: Add) -> SubFlow:
     """Locks the batch to add a payment; raises Conflict if it was changed since it was loaded."""
     adds = add.batch.facts.get(ADDS) or {}
+    # One that is under way, which the lock shows, is waited for.
+    is_in_doubt = bool(add.batch.lock) or is_open_to_adds(add.batch.facts)
     # An identical add in doubt may have been executed: this one could pay a second time.
-    if add.body in adds.values():
+    if is_in_doubt and add.body in adds.values():
         raise Halted(OTHER_IN_DOUBT, retry_after=1)
     # Recorded with the lock and before the call, so that no add is missed after a crash.
     facts = {ADDS: {**adds, add.name: add.body}}
