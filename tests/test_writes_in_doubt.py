@@ -401,6 +401,26 @@ async def test_request_is_a_retry_after_its_acknowledged_response_was_reset(
         assert setup.service.creation_counts["recipient"] == 1
 
 
+async def test_reset_after_another_connection_got_the_response_makes_no_retry(
+    tmp_path: Path,
+) -> None:
+    """The client gave up waiting, got the response by its retry, and closes the first connection."""
+    async with open_gateway_with_faults(tmp_path) as setup:
+        setup.add_fault("POST", "/v1/recipients", answer_delay=0.5)
+        first_attempt = asyncio.ensure_future(
+            reset_unread_response(setup, "keep-alive", seconds=0.5)
+        )
+        await wait_until(lambda: setup.service.creation_counts["recipient"] == 1)
+        retry_response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert retry_response.headers.get("Idempotent-Replayed") == "true"
+        assert not first_attempt.done()
+        await first_attempt
+        await asyncio.sleep(0.5)
+        response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert (response.status, response.headers.get("Idempotent-Replayed")) == (200, None)
+        assert setup.service.creation_counts["recipient"] == 2
+
+
 async def test_reset_before_the_acknowledgement_was_noticed_makes_a_retry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

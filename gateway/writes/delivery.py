@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING
 
 from gateway.storage.operation_records import OperationRecord
 from gateway.storage.operations import OperationRepository
+from gateway.storage.ttl_cache import TtlCache
 
 if TYPE_CHECKING:
     from gateway.writes.operation_execution import OperationExecution
 
 ACKNOWLEDGEMENT_SECONDS = 0.25
 """Seconds to wait for a TCP acknowledgement, which Linux delays by 40 to 200 ms."""
+MAX_RECEIVERS, RESET_SECONDS = 20_000, 90.0
+"""How many responses are remembered that were received, and for how long: as long as a reset makes
+the next identical request a retry."""
 
 
 class Deliveries:
@@ -47,6 +51,11 @@ class Deliveries:
         self._checks: dict[str, tuple[Callable[[], bool], float]] = {}
         """A check of whether the response was acknowledged, and when it was written, by operation
         id."""
+        self._receivers: TtlCache[str, frozenset[str]] = TtlCache(
+            MAX_RECEIVERS, RESET_SECONDS, monotonic
+        )
+        """The requests that have received the response to an operation, first attempt or retries, by
+        operation id."""
         self.operations = operations
         self._unsaved_executions = unsaved_executions
         self._monotonic = monotonic
@@ -73,15 +82,28 @@ class Deliveries:
         _, written_at = self._checks.get(record.id, (None, -math.inf))
         return self._monotonic() - written_at < ACKNOWLEDGEMENT_SECONDS
 
-    def record_delivery(self, record: OperationRecord) -> None:
-        """Records that the client has the response; it is saved soon after."""
+    def record_delivery(self, record: OperationRecord, request_id: str = "") -> None:
+        """Records that the client has the response; it is saved soon after.
+
+        ``request_id`` is that of the request, if its connection may still be reset.
+        """
+        if request_id:
+            receivers = self._receivers.get(record.id) or frozenset()
+            self._receivers.put(record.id, receivers | {request_id})
         if unsaved := self._unsaved_executions.get(record.id):
             unsaved.is_delivered = True
         self.delivered_ids[record.id] = None
         self.event.set()
 
-    def record_reset(self, record: OperationRecord) -> None:
-        """Records that the connection was reset: the client may not have read the response."""
+    def record_reset(self, record: OperationRecord, request_id: str) -> None:
+        """Records that the connection was reset: the client may not have read the response.
+
+        It has the response if it came to another request for it, whose connection was not reset.
+        """
+        receivers = (self._receivers.get(record.id) or frozenset()) - {request_id}
+        self._receivers.put(record.id, receivers)
+        if receivers:
+            return
         self.delivered_ids.pop(record.id, None)
         self.reset_ids[record.id] = None
         self.event.set()
