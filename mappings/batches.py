@@ -265,6 +265,7 @@ def start_batch(request: Request) -> Flow:
     """Answers POST /batches/:id/start-processing.
 
     GET  /batch/:id/summary            for the status, and to verify the payments
+    GET  /batch/:id/summary            of each batch that it supersedes, in parallel
     POST /batches                      for a draft
     POST /batches/:id/start-processing once
     GET  /batch/:id/summary            if the response is incomplete or shows another amount

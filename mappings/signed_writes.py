@@ -53,6 +53,7 @@ from mappings.start_checks import require_not_created_with, require_not_started_
 def start_signed_batch(request: Request) -> Flow:
     """Answers POST /batches/:id/start-processing, sent, with its client's own signature.
 
+    GET  /batch/:id/summary            of each batch that it supersedes, in parallel
     POST /batches/:id/start-processing once
     """
     upstream_id, batch_id = request.ids["id"], request.ids["batch"]

@@ -7,13 +7,21 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from mappings import money, outcome_rules
-from mappings.batch_reads import WRONG_STATUS, build_read_lag_failure, is_recently_changed
-from mappings.batch_views import SIGNED_ADDS, Batch
-from mappings.effects import JSON, LoadFacts, Request, SubFlow
-from mappings.failures import Invalid
+from mappings.batch_reads import (
+    SUMMARIES_PER_CHUNK,
+    WRONG_STATUS,
+    build_read_lag_failure,
+    is_recently_changed,
+)
+from mappings.batch_views import EDITABLE_STATUSES, SIGNED_ADDS, Batch, derive_batch_status
+from mappings.current import SUMMARY_PATH
+from mappings.effects import JSON, Call, LoadFacts, Parallel, Request, SubFlow
+from mappings.failures import Invalid, Refused
+from mappings.lazy_sequences import iterate_chunks
 from mappings.matching import Entry, Payment, extract_recipient_id
 from mappings.objects import Facts
 from mappings.outcome_matching import CREATION_TOLERANCE
+from mappings.payloads import extract_batch
 
 
 def check_start_and_list_notices(request: Request, batch: Batch) -> SubFlow:
@@ -43,14 +51,29 @@ def check_start_and_list_notices(request: Request, batch: Batch) -> SubFlow:
 
 
 def require_not_started_elsewhere(facts: Facts) -> SubFlow:
-    """Raises Invalid if a superseded batch of this one is known to be started elsewhere.
+    """Raises Invalid if a superseded batch of this one is started, which only others can do.
+
+    GET /batch/:id/summary  of each superseded batch, in parallel
 
     Its payments are those of this batch before an edit, so a start would pay most of them twice.
+    Raises the failure of a summary that cannot be read.
     """
     superseded_ids = facts.get("abandoned")
-    redirects = (yield LoadFacts("alias", ids=tuple(superseded_ids))) if superseded_ids else {}
+    if not superseded_ids:
+        return
+    redirects = yield LoadFacts("alias", ids=tuple(superseded_ids))
     if any(redirect.get("started") for redirect in redirects.values()):
         raise Invalid(WRONG_STATUS)
+    for ids in iterate_chunks(superseded_ids, SUMMARIES_PER_CHUNK):
+        summaries = yield Parallel([Call("GET", SUMMARY_PATH.format(id=id_)) for id_ in ids])
+        for summary in summaries:
+            if isinstance(summary, Refused) and summary.status == 404 and summary.problems:
+                continue  # nobody can start a batch that is deleted
+            if isinstance(summary, Exception):
+                raise summary
+            status = derive_batch_status(extract_batch(summary).get)
+            if status is not None and status not in EDITABLE_STATUSES:
+                raise Invalid(WRONG_STATUS)
 
 
 def require_not_created_with(unseen_times: Iterable[str], created_at: JSON) -> None:

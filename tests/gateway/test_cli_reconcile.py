@@ -122,8 +122,9 @@ async def test_superseded_batch_started_elsewhere_is_an_alert(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("is_submitted", [False, True])
+@pytest.mark.parametrize("is_noticed", [False, True])
 async def test_replacement_of_a_batch_started_elsewhere_is_not_started(
-    tmp_path: Path, is_submitted: bool
+    tmp_path: Path, is_noticed: bool, is_submitted: bool
 ) -> None:
     async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
         gateway, tenant = operated_gateway.gateway, operated_gateway.service.find_or_create_tenant()
@@ -137,9 +138,10 @@ async def test_replacement_of_a_batch_started_elsewhere_is_not_started(
             await request_successfully(gateway, "POST", f"{path}/generate-quote")
         replacements = set(tenant.batches) - {upstream}
         start_batch_at_service(operated_gateway, upstream)
-        await operated_gateway.run_command("reconcile", code=1)
-        (listed,) = (await operated_gateway.run_json_command("batches", "abandoned"))["batches"]
-        assert "it was started outside the gateway" in listed["what_to_do"]
+        if is_noticed:
+            await operated_gateway.run_command("reconcile", code=1)
+            (listed,) = (await operated_gateway.run_json_command("batches", "abandoned"))["batches"]
+            assert "it was started outside the gateway" in listed["what_to_do"]
         for replacement in replacements:
             start = f"/v1/batches/{replacement}/start-processing"
             request = SigningClient().build_request("POST", start, stamp=int(time.time()))
@@ -148,6 +150,23 @@ async def test_replacement_of_a_batch_started_elsewhere_is_not_started(
         assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
         assert set(tenant.batches) == {upstream} | replacements, "none was made for the start"
         assert operated_gateway.count_calls("POST", "/v1/batches/*/start-processing") == 0
+
+
+async def test_replacement_of_a_batch_that_cannot_be_read_is_not_started(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
+        gateway, tenant = operated_gateway.gateway, operated_gateway.service.find_or_create_tenant()
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
+        (upstream,) = tenant.batches
+        (payment,) = await load_payment_ids(gateway, batch)
+        change = {"sourceAmount": "6.00"}
+        path = f"/batches/{batch}"
+        await request_successfully(gateway, "PATCH", f"{path}/payments/{payment}", change)
+        operated_gateway.add_fault("GET", f"/v1/batch/{upstream}/summary", status=404, body=b"<p>")
+        response = await gateway.request("POST", f"/v1{path}/start-processing")
+        assert response.status == 500
+        assert operated_gateway.count_calls("POST", "/v1/batches/*/start-processing") == 0
+        del tenant.batches[upstream]
+        await request_successfully(gateway, "POST", f"{path}/start-processing")
 
 
 async def test_running_gateway_detects_superseded_batch_started_elsewhere(tmp_path: Path) -> None:
