@@ -23,7 +23,7 @@ import aiohttp
 from gateway.config.settings import Settings
 from tests.running_gateway import KEY, GatewayResponse
 
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 60
 """Limit for a start or a shutdown on a busy machine."""
 
 _NUMBERS = itertools.count(1)
