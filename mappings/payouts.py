@@ -57,10 +57,9 @@ class Payout(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def methods(self) -> list[str]:
         """The methods of the accounts that were sent, the primary one first."""
-        methods = [legacy.BANK] if self.bank is not None else []
-        if self.wallet is not None:
-            methods.insert(0 if self.method == legacy.WALLET else 1, legacy.WALLET)
-        return methods
+        methods = [legacy.BANK, legacy.WALLET]
+        sent_methods = [method for method in methods if self.select_account(method) is not None]
+        return sorted(sent_methods, key=lambda method: method != self.method)
 
     def build_account_field_prefix(self, method: str) -> str:
         return f"{self.prefix}accounts.{method}."

@@ -285,7 +285,8 @@ async def test_key_that_writes_becomes_ready_for_cutover(tmp_path: Path) -> None
         "primary": {"method": "bank", "currency": "USD"},
         "accounts": {"bank": {"country": "US", "accountNum": "1234567", "routing": "021000021"}},
     }
-    async with open_comparing_gateway(tmp_path, sections=sections) as setup:
+    # Each read is compared once, and a comparison that times out counts as failed.
+    async with open_comparing_gateway(tmp_path, sections=sections, seconds=20) as setup:
         await start_comparing(setup)
         recipient = await create_recipient(setup.gateway)
         await request_successfully(
