@@ -52,10 +52,10 @@ async def serve(
 
 
 async def read_whole_body(request: HttpRequest) -> bytes:
-    body = b""
+    body = bytearray()
     while part := await request.body.read_available():
         body += part
-    return body
+    return bytes(body)
 
 
 async def echo(request: HttpRequest) -> HttpResponse:
