@@ -26,6 +26,7 @@ from mappings.fields import FieldTable, declare_field_set_in_code, declare_read_
 from mappings.lazy_sequences import iterate_field, map_rows, materialize_rows
 from mappings.matching import Entry, Payment, match_payments_with_entries
 from mappings.objects import (
+    UPSTREAM_STATUS,
     Facts,
     build_legacy_payment,
     choose_legacy_recipient_status,
@@ -307,7 +308,9 @@ def merge_payment_with_request(
     merged["asked_amount"] = requested.get(f"{side}Amount")
     merged["asked_currency"] = requested.get("targetCurrency") if side == "target" else None
     # Field by field: summaries often show no more of a recipient than the id.
-    merged["recipient"] = {**(requested.get("recipient") or {}), **(payment.get("recipient") or {})}
+    shown_recipient = payment.get("recipient") or {}
+    merged["recipient"] = {**(requested.get("recipient") or {}), **shown_recipient}
+    merged["has_shown_status"] = shown_recipient.get("status") is not None
     _set_source_or_target_amount(merged, requested, batch)
     # The memo was not sent (``send_memo``), or the service does not store memos.
     if requested.get("memo") and not merged.get("memo"):
@@ -439,8 +442,12 @@ def build_payment_list_item(
     recipient = payment.get("recipient") or {}
     # The stored recipient is as it was when the payment was requested, so it comes second.
     method = payment.get("method") or recipient.get("payoutMethod")
+    has_shown_status = payment["has_shown_status"]
+    reduced_recipient = build_reduced_recipient(
+        recipient, recipient_facts, has_shown_status=has_shown_status
+    )
     return {
-        **build_legacy_payment(payment, build_reduced_recipient(recipient, recipient_facts)),
+        **build_legacy_payment(payment, reduced_recipient),
         "method": method,
         "methodDisplay": format_payout_method_display(method),
         "isSupplyPayment": bool(payment.get("isSupplyPayment")),
@@ -454,11 +461,17 @@ def iterate_recipient_ids(payments: Sequence[Payment]) -> Iterator[str]:
 
 
 def build_reduced_recipient(
-    recipient: Mapping[str, JSON], recipient_facts: Mapping[str, JSON]
+    recipient: Mapping[str, JSON], recipient_facts: Mapping[str, JSON], *, has_shown_status: bool
 ) -> dict[str, JSON]:
-    """Builds the reduced recipient of batch listings."""
+    """Builds the reduced recipient of batch listings.
+
+    Without ``has_shown_status``, the recipient's status is the stored one, if there is any.
+    """
     country = extract_recipient_country(recipient)
     facts = recipient_facts.get(str(recipient.get("id")), {})
+    # The stored status is as old as the payment: a client may have set another one since.
+    if not has_shown_status and (word := facts.get("status")):
+        recipient = {**recipient, "status": UPSTREAM_STATUS.get(word, word)}
     return {
         **{name: recipient.get(name) for name in ("id", "referenceId", "email", "name")},
         "status": choose_legacy_recipient_status(recipient, facts),
