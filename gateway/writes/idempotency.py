@@ -257,6 +257,9 @@ class IdempotencyGuard:
             await self._journal.operations.add_response(first_attempt, stored)
 
     async def _leave_in_doubt(self, execution: OperationExecution, unknown: Unknown) -> None:
+        # What the retry reads may be readable again.
+        if unknown.retry_after is None:
+            unknown.retry_after = MIN_RETRY_AFTER_SECONDS
         try:
             await execution.leave_in_doubt(str(unknown))
         except StoreUnavailable as unavailable:

@@ -145,7 +145,10 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         fingerprint, outcome = self.recorded_steps[self._position]
         # Going on would pair a stored result with another step.
         if fingerprint != step_records.fingerprint_step(step):
-            raise Unknown("the program has changed since, and its flow yields another step now")
+            raise Unknown(
+                "the program has changed since, and its flow yields another step now",
+                retry_after=errors.OPERATOR_RETRY_AFTER_SECONDS,
+            )
         self._position += 1
         return outcome
 

@@ -553,6 +553,8 @@ async def test_operation_of_another_version_can_be_closed_once_its_writes_are_se
         await wait_until_async(
             lambda: has_reason(operated_gateway, "the program has changed since")
         )
+        retry_response = await operated_gateway.gateway.request("POST", path)
+        assert (retry_response.status, retry_response.headers["Retry-After"]) == (500, "60")
         write = (await load_only_in_doubt_write(operated_gateway))["write"]
         result = await operated_gateway.run_command("writes", "close", write, "--yes", code=2)
         assert "it is not known whether" in result.stderr
