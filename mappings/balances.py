@@ -16,34 +16,10 @@ from mappings.effects import JSON, Answer, Call, Flow, Operation, Request, SubFl
 from mappings.errors import NOT_FOUND
 from mappings.failures import Invalid
 from mappings.lazy_sequences import filter_rows
+from mappings.payloads import parse_balances
 
 Payments = Sequence[Mapping[str, JSON]]
 Balances = Sequence[Mapping[str, JSON]]
-
-
-def parse_balances(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
-    """Parses the entries of a balance response: a list, an object by currency, or one entry."""
-    # The document shows no payload for this call.
-    raw_balances = extract_raw_balances(body)
-    if isinstance(raw_balances, dict):
-        if money.parse_amount(raw_balances.get("amount")) is not None:
-            return [raw_balances]
-        # The key of an entry is a currency or the name of the wallet account.
-        return [
-            entry | {field: entry.get(field) or name}
-            for name, entry in raw_balances.items()
-            if isinstance(entry, dict) and "amount" in entry
-            for field in ["type" if name == current.WALLET else "currency"]
-        ]
-    return [entry for entry in raw_balances or [] if isinstance(entry, dict)]
-
-
-def extract_raw_balances(body: Mapping[str, JSON]) -> JSON:
-    """Returns the balances of a response: under one of their keys, or else the response itself."""
-    for key in ("balances", "balance"):
-        if key in body:
-            return body[key]
-    return {name: value for name, value in body.items() if name != "ok"}
 
 
 def determine_payment_method(payment: Mapping[str, JSON]) -> str:

@@ -13,13 +13,21 @@ from functools import partial
 from typing import Any
 
 from mappings import money, outcome_rules
-from mappings.balances import has_sufficient_funds, parse_balances
+from mappings.balances import has_sufficient_funds
 from mappings.batch_views import Batch, build_batch, drop_nulls, is_draft
 from mappings.current import BALANCE_PATH, SUMMARY_PATH
 from mappings.dates import parse_instant_or_earliest
 from mappings.effects import JSON, MAX_READ_LAG, Call, CompareAndSet, LoadFacts, Parallel, SubFlow
-from mappings.errors import NOT_FOUND, is_transient
-from mappings.failures import Conflict, Failure, Halted, Invalid, Problem, Refused
+from mappings.errors import NOT_FOUND
+from mappings.failures import (
+    Conflict,
+    Failure,
+    Halted,
+    Invalid,
+    Problem,
+    Refused,
+    is_retryable_read_failure,
+)
 from mappings.lazy_sequences import (
     filter_rows,
     iterate_chunks,
@@ -35,7 +43,7 @@ from mappings.matching import (
     match_payments_with_entries,
 )
 from mappings.outcome_matching import fetch_if_exists
-from mappings.payloads import extract_batch, find_payments
+from mappings.payloads import extract_batch, find_payments, parse_balances
 from mappings.payment_recipients import add_recipient_details
 
 WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this.")
@@ -321,7 +329,7 @@ def fetch_balances_or_none(*, is_required: bool = False) -> SubFlow:
     try:
         return parse_balances((yield Call("GET", BALANCE_PATH)))
     except Failure as failure:
-        if is_required and is_transient(failure):
+        if is_required and is_retryable_read_failure(failure):
             raise
         return None
 

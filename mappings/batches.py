@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 
 from mappings import batch_bodies, batch_lists, legacy, outcome_rules
-from mappings.balances import parse_balances
 from mappings.banking import build_empty_field_problem
 from mappings.batch_bodies import collect_sent_payments
 from mappings.batch_changes import edit_batch_payments, list_payment_ids_to_load
@@ -58,7 +57,7 @@ from mappings.ids import derive_deterministic_id
 from mappings.lazy_sequences import map_rows, materialize_rows
 from mappings.outcome_matching import fetch_if_exists
 from mappings.paging import parse_page_params
-from mappings.payloads import extract_batch, find_payments
+from mappings.payloads import extract_batch, find_payments, parse_balances
 from mappings.payment_recipients import (
     collect_recipients,
     load_recipient_facts,

@@ -162,14 +162,6 @@ def derive_status_from_problem_codes(problems: Sequence[Problem]) -> int:
     return 400 if 400 in statuses else statuses[0]
 
 
-def is_transient(failure: Failure) -> bool:
-    """Whether a read failed for a temporary reason that says nothing about the object."""
-    # Any other refusal is an answer: the object does not exist, or must not be read.
-    if isinstance(failure, Refused):
-        return failure.status == 429 or failure.status >= 500
-    return True
-
-
 def convert_not_found_to_invalid_field(refusal: Refused) -> Refused:
     """Turns "not found" into an invalid field, for a call whose *body* names the missing object.
 

@@ -200,7 +200,7 @@ class UndoPending(Unknown):
 
 
 def is_retryable_read_failure(failure: Failure) -> bool:
-    """Whether a read that failed this way may succeed later."""
+    """Whether a read that failed this way may succeed later: it says nothing about the object."""
     if isinstance(failure, Refused):
         return failure.status >= 500 or failure.status == 429
     return isinstance(failure, Unreachable)

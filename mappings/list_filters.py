@@ -14,8 +14,7 @@ from datetime import UTC, datetime, timedelta
 from mappings.batch_views import extract_recipient_country
 from mappings.dates import EARLIEST_INSTANT, parse_date_span, parse_instant_or_earliest
 from mappings.effects import JSON, LoadFacts, SubFlow
-from mappings.errors import is_transient
-from mappings.failures import Failure
+from mappings.failures import Failure, is_retryable_read_failure
 from mappings.field_types import find_country_alpha_2_code
 from mappings.lazy_sequences import filter_rows
 from mappings.matching import Payment, extract_recipient_id
@@ -163,7 +162,7 @@ def _extract_country_of_answer(answer: JSON) -> JSON:
     if not isinstance(answer, Failure):
         return extract_recipient_country(answer["recipient"])
     # A list without these payments would look complete.
-    if is_transient(answer):
+    if is_retryable_read_failure(answer):
         raise answer
     return None
 

@@ -31,8 +31,8 @@ from mappings.batch_views import (
 )
 from mappings.drafts import Edit, edit_batch
 from mappings.effects import Answer, Call, Flow, LoadFacts, Operation, Request, SubFlow
-from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field, is_transient
-from mappings.failures import Failure, Invalid, Refused
+from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field
+from mappings.failures import Failure, Invalid, Refused, is_retryable_read_failure
 from mappings.ids import derive_deterministic_id
 from mappings.list_filters import Filters, filter_payments, search_payments
 from mappings.matching import Payment
@@ -190,7 +190,7 @@ def _build_full_payment(payment: Payment, request: Request, *, is_added: bool = 
     except Failure as failure:
         # After a transient failure the reduced recipient would look like one without a payout
         # method. A payment just added is answered in any case, or the client would add it again.
-        if not is_added and is_transient(failure):
+        if not is_added and is_retryable_read_failure(failure):
             raise
         recipient = payment.get("recipient") or {}
     return build_legacy_payment(payment, build_legacy_recipient(recipient, facts, request.options))

@@ -29,7 +29,7 @@ from mappings import errors
 from mappings.current import BALANCE_PATH, SUMMARY_PATH, Endpoint, find_documented_endpoint
 from mappings.effects import JSON, Call, Vocabulary
 from mappings.failures import CircuitOpen, Failure, Problem, Refused, Unknown, Unreachable
-from mappings.response_checks import CHECKED_PATHS, has_expected_shape
+from mappings.payloads import CHECKED_PATHS, has_expected_shape
 from mappings.vocabulary import build_current_translator
 
 log = structlog.get_logger()

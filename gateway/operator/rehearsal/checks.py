@@ -10,9 +10,8 @@ from gateway.operator.rehearsal.run import ENVIRONMENT, MISSING_PATH_STATUSES, R
 from gateway.operator.rehearsal.scenario import load_table
 from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
 from mappings import current
-from mappings.balances import extract_raw_balances
 from mappings.current import ENDPOINTS
-from mappings.payloads import extract_batch, extract_payment
+from mappings.payloads import extract_batch, extract_payment, extract_raw_balances
 
 
 class Assumption(NamedTuple):
