@@ -12,13 +12,14 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from schwifty import BIC, IBAN
 from schwifty.exceptions import SchwiftyException
 from schwifty.registry import get_iban_spec
 
 from mappings import objects
-from mappings.effects import JSON
+from mappings.effects import JSON, LegacyOptions
 from mappings.failures import Problem
 from mappings.field_types import is_masked_value
 
@@ -113,19 +114,12 @@ def normalize_iban(text: str) -> str:
 def resolve_branch_id(bank: Mapping[str, JSON], shown_branch: JSON = None) -> JSON:
     """Returns the branch id that the client means.
 
-    If both names are allowed and both were sent, the client changed the one that differs from the
-    shown branch.
+    If it was sent under two names, the client changed the one that differs from the shown branch.
     """
-    country = bank.get("country")
-    if country == "US":
-        return bank.get("routing")
-    if country == "CA":
-        return bank.get("branchNum")
-    if country in objects.DUAL_BRANCH_NAME_COUNTRIES:
-        branches = [bank[name] for name in ("branchNum", "routing") if bank.get(name)]
-        changed_branches = [value for value in branches if value != shown_branch]
-        return next(iter(changed_branches or branches), None) or _extract_sort_code_from_iban(bank)
-    return None
+    names = objects.BRANCH_NAMES_BY_COUNTRY.get(bank.get("country"), ())
+    branches = [bank[name] for name in names if bank.get(name)]
+    changed_branches = [value for value in branches if value != shown_branch]
+    return next(iter(changed_branches or branches), None) or _extract_sort_code_from_iban(bank)
 
 
 def _extract_sort_code_from_iban(bank: Mapping[str, JSON]) -> str | None:
@@ -154,11 +148,8 @@ def _parse_iban(text: str) -> IBAN | None:
 
 def choose_client_branch_field(bank: Mapping[str, JSON]) -> str:
     """Returns the client's own name for the branch id: the one it sent, else the country's."""
-    if bank.get("country") == "US":
-        return "routing"
-    has_two_names = bank.get("country") in objects.DUAL_BRANCH_NAME_COUNTRIES
-    is_routing_sent = bank.get("routing") and not bank.get("branchNum")
-    return "routing" if has_two_names and is_routing_sent else "branchNum"
+    names = objects.BRANCH_NAMES_BY_COUNTRY.get(bank.get("country"), ("branchNum",))
+    return next((name for name in names if bank.get(name)), names[0])
 
 
 def validate_bank_account(bank: Mapping[str, JSON], prefix: str) -> Iterator[Problem]:
@@ -182,8 +173,8 @@ def _validate_branch(bank: Mapping[str, JSON], prefix: str) -> Iterator[Problem]
         elif not is_masked_value(branch) and not rule.is_match(branch):
             field = prefix + choose_client_branch_field(bank)
             yield build_invalid_field_problem(field, rule.describe())
-    branches = {bank.get("routing"), bank.get("branchNum"), None}
-    if country in objects.DUAL_BRANCH_NAME_COUNTRIES and len(branches) > 2:
+    names = objects.BRANCH_NAMES_BY_COUNTRY.get(country, ())
+    if len({bank.get(name) for name in names} - {None}) > 1:
         fault = "and routing name different branches"
         yield build_invalid_field_problem(f"{prefix}branchNum", fault)
     if country == "CA":
@@ -225,6 +216,70 @@ def validate_government_id(
         yield build_empty_field_problem(field)
     elif rule and id_ and not is_masked_value(id_) and not rule.is_match(id_):
         yield build_invalid_field_problem(field, rule.describe())
+
+
+# Government ids of the recipient. The service stores a list, returns its values masked, and replaces
+# the whole list on an update. The gateway can therefore only send the client's own entries.
+
+
+class ClientGovernmentId(NamedTuple):
+    """A government id that the client sent, and the field that it was sent in."""
+
+    country: str
+    value: str
+    field: str
+
+
+def build_government_id_entries(government_ids: list[ClientGovernmentId]) -> list[dict[str, str]]:
+    """Builds ``governmentIds``, with one entry per country and type."""
+    values = {country: value for country, value, _ in government_ids}
+    return [
+        {
+            "country": country,
+            "type": objects.GOVERNMENT_ID_TYPES.get(country, objects.OTHER_GOVERNMENT_ID),
+            "value": value,
+        }
+        for country, value in values.items()
+    ]
+
+
+def validate_government_ids(
+    government_ids: list[ClientGovernmentId],
+    recipient: Mapping[str, JSON],
+    options: LegacyOptions,
+    *,
+    is_shown_late: bool = False,
+) -> Iterator[Problem]:
+    """Refuses government ids that contradict each other, or that may delete another id.
+
+    A recipient that is shown late may have others.
+    """
+    value_by_country: dict[str, str] = {}
+    for country, value, field in government_ids:
+        if value_by_country.setdefault(country, value) != value:
+            yield build_invalid_field_problem(field, "differs from the ssn sent with it")
+    sent_entries = build_government_id_entries(government_ids)
+    lost_keys = {
+        (entry.get("country"), entry.get("type")) for entry in recipient.get("governmentIds") or ()
+    } - {(entry["country"], entry["type"]) for entry in sent_entries}
+    may_lose_ids = bool(lost_keys) or is_shown_late
+    if government_ids and may_lose_ids and options.government_ids == "keep":
+        fault = "cannot be changed: the recipient has other government ids, which would be lost"
+        yield build_invalid_field_problem(government_ids[0].field, fault)
+
+
+def map_government_id_field_names_to_client(
+    government_ids: list[ClientGovernmentId],
+) -> dict[str, str]:
+    """Maps ``governmentIds``, its entries, and ``ssn`` to the client's own fields."""
+    if not government_ids:
+        return {}
+    names = {"governmentIds": government_ids[0].field}
+    for index, (_country, _value, field) in enumerate(government_ids):
+        names[f"governmentIds[{index}]"] = field
+    # Some services report a US id under the name ``ssn``.
+    us_field = next((field for country, _, field in government_ids if country == "US"), None)
+    return {**names, "ssn": us_field} if us_field else names
 
 
 def is_iban(text: str) -> bool:

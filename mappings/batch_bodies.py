@@ -76,23 +76,6 @@ def collect_sent_payments(
 # Validation
 
 
-def _validate_payment(payment: SentPayment) -> Iterator[Problem]:
-    """Validates a payment to add, apart from what depends on its batch."""
-    body, recipient = payment.body, payment.recipient
-    if payment.is_refused("recipient.email"):
-        pass  # already reported: the client did name a recipient
-    elif id_ := recipient.get("id"):
-        if not (id_.startswith("R-") and ID_PATTERN.fullmatch(id_)):
-            yield payment.build_invalid("recipient.id", "is not the id of a recipient")
-    elif not recipient.get("email"):
-        yield payment.build_empty("recipient.id")
-    has_amount = body.get("sourceAmount") or body.get("targetAmount")
-    if not (has_amount or any(map(payment.is_refused, ("sourceAmount", "targetAmount")))):
-        yield payment.build_empty("sourceAmount")
-    if body.get("targetAmount"):
-        yield from validate_amount_combination(payment)
-
-
 def drop_unchanged_fields(change: SentPayment, payment: Payment | None) -> SentPayment:
     """Removes from a change the values that the payment has already.
 
@@ -172,8 +155,20 @@ def validate_new_batch(
 
 def validate_added_payment(payment: SentPayment, currency: JSON) -> Iterator[Problem]:
     """Validates a payment to add to a batch, whose currency it must have if that is known."""
-    yield from _validate_payment(payment)
-    payment_currency = payment.body.get("sourceCurrency")
+    body, recipient = payment.body, payment.recipient
+    if payment.is_refused("recipient.email"):
+        pass  # already reported: the client did name a recipient
+    elif id_ := recipient.get("id"):
+        if not (id_.startswith("R-") and ID_PATTERN.fullmatch(id_)):
+            yield payment.build_invalid("recipient.id", "is not the id of a recipient")
+    elif not recipient.get("email"):
+        yield payment.build_empty("recipient.id")
+    has_amount = body.get("sourceAmount") or body.get("targetAmount")
+    if not (has_amount or any(map(payment.is_refused, ("sourceAmount", "targetAmount")))):
+        yield payment.build_empty("sourceAmount")
+    if body.get("targetAmount"):
+        yield from validate_amount_combination(payment)
+    payment_currency = body.get("sourceCurrency")
     if payment_currency and currency and payment_currency != currency:
         yield payment.build_invalid("sourceCurrency", "differs from the batch's currency")
 

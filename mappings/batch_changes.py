@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
 from mappings import batch_bodies
 from mappings.banking import build_invalid_field_problem
-from mappings.batch_bodies import SentPayment, collect_sent_payments, extract_payment_changes
+from mappings.batch_bodies import (
+    SentPayment,
+    collect_sent_payments,
+    extract_payment_changes,
+    validate_with_amounts,
+)
 from mappings.batch_locks import release_batch_lock
 from mappings.batch_reads import WRONG_STATUS, require_payments_shown
 from mappings.batch_views import Batch, PaymentRef
@@ -150,14 +155,12 @@ def _validate_changes(batch: Batch, changes: _Changes) -> Iterator[Problem]:
             if is_seen[ref.position]:
                 yield payment.build_invalid("id", "is named more than once")
             is_seen[ref.position] = True
-    validate: Callable[[SentPayment], Iterable[Problem]]
-    validate = batch_bodies.validate_amount_combination
     for payment in changes.changed:
-        yield from batch_bodies.validate_with_amounts(payment, validate)
+        yield from validate_with_amounts(payment, batch_bodies.validate_amount_combination)
     currency = changes.facts.get("currency") or batch.currency
     validate = partial(batch_bodies.validate_added_payment, currency=currency)
     for payment in changes.added:
-        yield from batch_bodies.validate_with_amounts(payment, validate)
+        yield from validate_with_amounts(payment, validate)
 
 
 def _build_patch_call(

@@ -26,7 +26,6 @@ from mappings.batch_views import (
     build_batch,
     build_batch_list_item,
     derive_batch_status,
-    drop_nulls,
 )
 from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
 from mappings.effects import JSON, MAX_PARALLEL_CALLS, CompareAndSet, LoadFacts, SubFlow
@@ -34,6 +33,7 @@ from mappings.failures import Invalid, NoSuchOperation, Refused
 from mappings.lazy_sequences import iterate_chunks
 from mappings.list_filters import Filters, has_matching_payment
 from mappings.matching import Payment
+from mappings.objects import drop_nulls
 from mappings.paging import load_all_rows
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from mappings import money, outcome_rules
 from mappings.balances import has_sufficient_funds
-from mappings.batch_views import Batch, build_batch, drop_nulls, is_draft
+from mappings.batch_views import Batch, build_batch, is_draft
 from mappings.current import BALANCE_PATH, SUMMARY_PATH
 from mappings.dates import parse_instant_or_earliest
 from mappings.effects import JSON, MAX_READ_LAG, Call, CompareAndSet, LoadFacts, Parallel, SubFlow
@@ -42,6 +42,7 @@ from mappings.matching import (
     list_unmatched_entries,
     match_payments_with_entries,
 )
+from mappings.objects import drop_nulls
 from mappings.outcome_matching import fetch_if_exists
 from mappings.payloads import extract_batch, find_payments, parse_balances
 from mappings.payment_recipients import add_recipient_details

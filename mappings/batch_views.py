@@ -30,6 +30,7 @@ from mappings.objects import (
     Facts,
     build_legacy_payment,
     choose_legacy_recipient_status,
+    drop_nulls,
     format_payout_method_display,
 )
 
@@ -367,11 +368,6 @@ def _set_source_or_target_amount(payment: Payment, entry: Entry, batch: _SharedF
     for name, value in ((f"{side}Amount", amount), (f"{side}Currency", currency)):
         if payment.get(name) is None:
             payment[name] = value
-
-
-def drop_nulls(fields: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Returns the fields that are not null; the service sends null for a missing value."""
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 # Stored form

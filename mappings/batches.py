@@ -34,7 +34,6 @@ from mappings.batch_views import (
     build_batch_record,
     build_legacy_batch,
     build_legacy_batch_with_payments,
-    drop_nulls,
     iterate_recipient_ids,
     restore_original_batch_fields,
 )
@@ -55,6 +54,7 @@ from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field
 from mappings.failures import Failure, Invalid, NoSuchOperation, Refused, Unreachable
 from mappings.ids import derive_deterministic_id
 from mappings.lazy_sequences import map_rows, materialize_rows
+from mappings.objects import drop_nulls
 from mappings.outcome_matching import fetch_if_exists
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_batch, find_payments, parse_balances

@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
 from mappings.effects import JSON
-from mappings.field_types import Id, TextWithIds
+from mappings.field_types import Id
 from mappings.lazy_sequences import iterate_chunks
 from mappings.shape_index import (
     ID_MARKS,
@@ -119,7 +119,7 @@ def _collect_ids_from_texts(texts: Iterable[tuple[Mark, str]]) -> IdSets:
     for mark, text in texts:
         if isinstance(mark, Id):
             ids[mark.kind, text] = None
-        elif isinstance(mark, TextWithIds):
+        else:
             candidates.update(dict.fromkeys(find_ids_in_text(text)))
     return ids.keys(), candidates.keys()
 
@@ -132,7 +132,7 @@ def replace_ids(shape: Any, value: JSON, names: Mapping[str, str]) -> JSON:
     def replace_ids_in_marked_text(mark: Mark, text: str) -> str:
         if isinstance(mark, Id):
             return names.get(text, text)
-        return replace_ids_in_text(text, names.get) if isinstance(mark, TextWithIds) else text
+        return replace_ids_in_text(text, names.get)
 
     return rewrite_marked_texts(index_shape(shape, ID_MARKS), value, replace_ids_in_marked_text)
 

@@ -28,7 +28,7 @@ def match_payments_with_entries(
     # The service mostly shows payments in the order sent. Pairing by position then keeps a lazy
     # sequence lazy; otherwise all entries are in memory until each has its payment.
     if _is_pairable_by_position(payments, entries, currency):
-        return map_rows(_pair_payment_with_entry, payments, entries)
+        return map_rows(lambda *pair: pair, payments, entries)
     return _match_payments_individually(payments, entries, currency)
 
 
@@ -42,10 +42,6 @@ def list_unmatched_entries(
     pairs = _match_payments_individually(payments, entries, currency)
     matched_ids = {id(entry) for _payment, entry in pairs}
     return [entry for entry in entries if id(entry) not in matched_ids]
-
-
-def _pair_payment_with_entry(payment: Payment, entry: Entry | None) -> tuple[Payment, Entry | None]:
-    return payment, entry
 
 
 def _is_pairable_by_position(
@@ -98,7 +94,7 @@ def _match_payments_individually(
     if without_id := [entry for entry in entries if not list_entry_ids(entry)]:
         unmatched_entries = _match_payments_by_amount(payments, matches, without_id, currency)
         _match_payments_by_recipient(payments, matches, unmatched_entries)
-    return map_rows(_pair_payment_with_entry, payments, matches)
+    return map_rows(lambda *pair: pair, payments, matches)
 
 
 def _match_payments_by_amount(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
 from typing import Any
 
 from babel.numbers import get_currency_name
 
 from mappings import current, legacy, money
-from mappings.effects import JSON, LegacyOptions, LoadFacts
+from mappings.effects import JSON, LegacyOptions
 from mappings.fields import (
     FieldTable,
     declare_field_set_in_code,
@@ -27,6 +26,12 @@ Facts = Mapping[str, JSON]
 ``deleted`` hides the recipient; ``still_there`` means that the service has not deleted it yet.
 ``autoswitch`` and ``holdup`` are the values that a client set.
 """
+
+
+def drop_nulls(fields: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Returns the fields that are not null; the service sends null for a missing value."""
+    return {name: value for name, value in fields.items() if value is not None}
+
 
 # Field tables
 
@@ -309,14 +314,12 @@ def build_legacy_payout_holds(facts: Facts) -> dict[str, dict[str, JSON]]:
     }
 
 
-DUAL_BRANCH_NAME_COUNTRIES = frozenset({"AU", "GB", "NZ", "IN"})
-"""Countries whose branch id clients may send as ``routing`` or ``branchNum``; answers have both."""
-
-_BRANCH_NAMES_BY_COUNTRY: Mapping[JSON, Sequence[str]] = {
+BRANCH_NAMES_BY_COUNTRY: Mapping[JSON, Sequence[str]] = {
     "CA": ("branchNum",),
     "US": ("routing",),
-    **dict.fromkeys(DUAL_BRANCH_NAME_COUNTRIES, ("branchNum", "routing")),
+    **dict.fromkeys(("AU", "GB", "NZ", "IN"), ("branchNum", "routing")),
 }
+"""The names by which clients may send a country's branch id; answers have all of them."""
 
 
 def build_legacy_bank(
@@ -328,7 +331,7 @@ def build_legacy_bank(
     answer = BANK.translate_to_legacy(account)
     answer["institution"] = account.get("bankId" if country == "CA" else "bankName")
     answer["branch"] = branch
-    for name in _BRANCH_NAMES_BY_COUNTRY.get(country, ()):
+    for name in BRANCH_NAMES_BY_COUNTRY.get(country, ()):
         answer[name] = branch
     # Just after a write the account has the name of the request instead of that of responses.
     answer["bankProvince"] = account.get("bankRegionCode", account.get("bankRegion"))
@@ -367,37 +370,6 @@ def build_legacy_currency(code: str | None, options: LegacyOptions) -> dict[str,
 
 
 # Payment answers
-
-
-def build_payment_id_redirects_load(payments: Sequence[Mapping[str, JSON]]) -> LoadFacts:
-    """Loads the original ids of payments and batches whose draft was submitted under new ids."""
-    batch_ids = ((payment.get("batch") or {}).get("id") for payment in payments)
-    object_ids = chain((payment.get("id") for payment in payments), batch_ids)
-    return LoadFacts("alias", ids=tuple(dict.fromkeys(str(id_) for id_ in object_ids if id_)))
-
-
-def apply_payment_id_redirects(
-    payment: Mapping[str, JSON], redirects: Mapping[str, Facts]
-) -> dict[str, JSON]:
-    """Restores the ids and creation times that the payment and its batch had as a draft.
-
-    ``redirects`` is the result of ``build_payment_id_redirects_load``.
-    """
-    original = {**payment, **_select_original_id_and_time(payment, redirects)}
-    if batch := payment.get("batch"):
-        original["batch"] = {**batch, **_select_original_id_and_time(batch, redirects)}
-    return original
-
-
-def _select_original_id_and_time(
-    record: Mapping[str, JSON], redirects: Mapping[str, Facts]
-) -> dict[str, JSON]:
-    id_ = record.get("id")
-    redirect = redirects.get(str(id_), {})
-    return {
-        "id": id_,
-        **{name: redirect[name] for name in ("id", "createdAt") if redirect.get(name)},
-    }
 
 
 LEGACY_PAYMENT_STATUSES = frozenset({"pending", "processed", "failed", "returned"})

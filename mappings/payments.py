@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from mappings import batch_bodies, legacy, outcome_rules
@@ -25,7 +26,6 @@ from mappings.batch_reads import (
 from mappings.batch_views import (
     Batch,
     build_payment_list_item,
-    drop_nulls,
     iterate_recipient_ids,
     merge_payment_with_request,
 )
@@ -36,7 +36,7 @@ from mappings.failures import Failure, Invalid, Refused, is_retryable_read_failu
 from mappings.ids import derive_deterministic_id
 from mappings.list_filters import Filters, filter_payments, search_payments
 from mappings.matching import Payment
-from mappings.objects import build_legacy_payment, build_legacy_recipient
+from mappings.objects import build_legacy_payment, build_legacy_recipient, drop_nulls
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_payment
 from mappings.payment_recipients import (
@@ -136,8 +136,13 @@ def _answer_payment(
 ) -> Flow:
     # Drafts are excluded: their upstream payments are those of a superseded batch.
     is_shown_elsewhere = bool(payment.get("upstream")) and not batch.is_draft
-    if service_payment is None and is_shown_elsewhere and not _has_all_payment_details(payment):
-        service_payment = yield from _fetch_payment_or_empty(payment["upstream"])
+    # The documents show no reduced form of a payment, but services use one in summaries.
+    is_reduced = any(payment.get(name) is None for name in _PAYMENT_DETAIL_FIELDS)
+    if service_payment is None and is_shown_elsewhere and is_reduced:
+        with suppress(Failure):  # the summary suffices for an answer
+            service_payment = extract_payment(
+                (yield Call("GET", f"/payments/{payment['upstream']}"))
+            )
     # The fields of the batch take precedence.
     payment = {**drop_nulls(service_payment or {}), **drop_nulls(payment)}
     return Answer({"payment": (yield from _build_full_payment(payment, request))})
@@ -151,20 +156,6 @@ _PAYMENT_DETAIL_FIELDS = (
     "exchangeRate",
     "fees",
 )
-
-
-def _has_all_payment_details(payment: Payment) -> bool:
-    """Whether the summary shows all details of a payment."""
-    # The documents show no reduced form of a payment, but services use one in summaries.
-    return all(payment.get(name) is not None for name in _PAYMENT_DETAIL_FIELDS)
-
-
-def _fetch_payment_or_empty(upstream_id: str) -> SubFlow:
-    """Calls GET /payments/:id; returns an empty object if that fails."""
-    try:
-        return extract_payment((yield Call("GET", f"/payments/{upstream_id}")))
-    except Failure:
-        return {}  # the summary suffices for an answer
 
 
 def _require_payment(batch: Batch, request: Request) -> Payment:

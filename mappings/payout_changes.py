@@ -12,11 +12,14 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from mappings import banking, legacy
-from mappings.banking import build_empty_field_problem, build_invalid_field_problem
+from mappings.banking import (
+    ClientGovernmentId,
+    build_empty_field_problem,
+    build_invalid_field_problem,
+)
 from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, SubFlow
 from mappings.errors import RECIPIENT_NOT_SHOWN_YET
 from mappings.failures import Problem, Refused
-from mappings.government_ids import ClientGovernmentId
 from mappings.objects import (
     ACCOUNT_TYPE_BY_METHOD,
     METHOD_BY_ACCOUNT_TYPE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mappings import (
-    government_ids,
+    banking,
     legacy,
     payout_changes,
     payouts,
@@ -81,7 +81,7 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
     ids = changes.government_ids
     problems = [*changes.validate(request.options)]
     if ids:
-        problems += government_ids.validate_government_ids(
+        problems += banking.validate_government_ids(
             ids, recipient, request.options, is_shown_late=is_late
         )
     if problems and not is_late:
@@ -90,8 +90,8 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
     # Sent before the accounts, because in some countries the service requires the government id
     # first.
     if ids:
-        fields = {"governmentIds": government_ids.build_government_id_entries(ids)}
-        field_map = government_ids.map_government_id_field_names_to_client(ids)
+        fields = {"governmentIds": banking.build_government_id_entries(ids)}
+        field_map = banking.map_government_id_field_names_to_client(ids)
         response = yield recipient_outcomes.build_recipient_update_call(
             recipient["id"], fields, field_map, recipient
         )

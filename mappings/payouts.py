@@ -24,6 +24,7 @@ from mappings.objects import (
     BANK,
     WALLET,
     build_legacy_bank,
+    drop_nulls,
     find_masked_government_id,
     find_primary_account,
     map_shown_accounts_by_type,
@@ -75,7 +76,9 @@ def parse_payout(
     refused_fields = frozenset(map(attrgetter("field"), problems))
 
     def select_account_fields(name: str) -> Mapping[str, JSON] | None:
-        fields = drop_null_fields(accounts.get(name))
+        if (sent := accounts.get(name)) is None:
+            return None
+        fields = drop_nulls(sent)
         # Typed clients also send the accounts that they do not use, with all fields null. An
         # account whose only values were invalid is empty here too, but must not be ignored.
         has_refused_field = bool(refused_fields) and any(
@@ -86,7 +89,7 @@ def parse_payout(
     holds = {
         name: hold
         for name in ("autoswitch", "holdup")
-        if body.get(name) and (hold := drop_null_fields(body[name]))
+        if body.get(name) and (hold := drop_nulls(body[name]))
     }
     return Payout(
         prefix,
@@ -118,13 +121,6 @@ def drop_masks_sent_back(payout: Payout, recipient: Recipient) -> Payout:
         return payout
     bank = {name: value for name, value in payout.bank.items() if name not in shown_masks}
     return structs.replace(payout, bank=bank, has_shown_mask=bool(shown_masks - {"governmentId"}))
-
-
-def drop_null_fields(fields: Mapping[str, JSON] | None) -> dict[str, JSON] | None:
-    """Drops null fields: typed clients send all fields of an account that they know."""
-    if fields is None:
-        return None
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 # New and changed accounts

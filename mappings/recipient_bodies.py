@@ -9,10 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from mappings.banking import build_empty_field_problem, build_invalid_field_problem
+from mappings.banking import (
+    ClientGovernmentId,
+    build_empty_field_problem,
+    build_government_id_entries,
+    build_invalid_field_problem,
+)
 from mappings.effects import JSON
 from mappings.failures import Problem
-from mappings.government_ids import ClientGovernmentId, build_government_id_entries
 from mappings.objects import (
     RECIPIENT,
     UPSTREAM_STATUS,
@@ -30,20 +34,18 @@ SETTABLE_STATUSES = ("active", "suspended", *UPSTREAM_STATUS)
 _LANGUAGE_PATTERN = re.compile(r"[A-Za-z]{2}([-_][A-Za-z]{2})?")
 
 
-def validate_new_recipient(body: Mapping[str, JSON]) -> Iterator[Problem]:
-    for name in ("type", "email", *NAME_FIELDS.get(body.get("type", ""), ())):
-        if not body.get(name):
+def validate_recipient(body: Mapping[str, JSON], recipient: Recipient) -> Iterator[Problem]:
+    """Validates the fields of a create, for which ``recipient`` is empty, or of an update."""
+    previous_type = recipient.get("type")
+    recipient_type = body.get("type") or previous_type or ""
+    for name in ("type", "email", *NAME_FIELDS.get(recipient_type, ())):
+        # Changing the type requires the other type's fields, unless the recipient already has them.
+        is_needed = name in body or recipient_type != previous_type
+        if is_needed and not body.get(name, recipient.get(name)):
             yield build_empty_field_problem(name)
     yield from validate_masks(body, "")
-    yield from _validate_language(body)
-
-
-def _validate_language(body: Mapping[str, JSON]) -> Iterator[Problem]:
-    """Validates the language, less strictly than section 2.2 of the current interface.
-
-    The service decides which spelling of a code it accepts.
-    """
     language = body.get("language")
+    # The service decides which spelling of a code it accepts.
     if language and not _LANGUAGE_PATTERN.fullmatch(language):
         fault = "must be a language code, such as en or en-US"
         yield build_invalid_field_problem("language", fault)
@@ -107,18 +109,9 @@ def _is_unchanged_value(new_value: JSON, old_value: JSON) -> bool:
     return bool(new_value == old_value)
 
 
-def validate_recipient_update(
+def validate_requested_status(
     body: Mapping[str, JSON], recipient: Recipient, facts: Facts
 ) -> Iterator[Problem]:
-    previous_type = recipient.get("type")
-    recipient_type = body.get("type") or previous_type or ""
-    for name in ("type", "email", *NAME_FIELDS.get(recipient_type, ())):
-        # Changing the type requires the other type's fields, unless the recipient already has them.
-        is_needed = name in body or recipient_type != previous_type
-        if is_needed and not body.get(name, recipient.get(name)):
-            yield build_empty_field_problem(name)
-    yield from validate_masks(body, "")
-    yield from _validate_language(body)
     status = _find_requested_status(body, recipient, facts)
     if status is not None and status not in SETTABLE_STATUSES:
         fault = f"must be one of: {', '.join(SETTABLE_STATUSES)}"

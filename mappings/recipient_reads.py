@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from mappings import money
@@ -29,8 +30,6 @@ from mappings.matching import Entry, Payment, extract_recipient_id
 from mappings.objects import (
     UPSTREAM_STATUS,
     Facts,
-    apply_payment_id_redirects,
-    build_payment_id_redirects_load,
     is_deleted_for_clients,
     is_legacy_status_still_valid,
 )
@@ -138,8 +137,24 @@ ALL_ROWS = 10**9
 
 
 def restore_original_payment_ids(payments: Sequence[Payment]) -> SubFlow:
-    redirects = yield build_payment_id_redirects_load(payments)
-    return [apply_payment_id_redirects(payment, redirects) for payment in payments]
+    """Restores the ids and creation times that the payments and their batches had as drafts."""
+    batches = (payment.get("batch") or {} for payment in payments)
+    ids = [record["id"] for record in chain(payments, batches) if record.get("id")]
+    redirects = yield LoadFacts("alias", ids=tuple(dict.fromkeys(map(str, ids))))
+
+    def restore(record: Mapping[str, JSON]) -> dict[str, JSON]:
+        id_ = record.get("id")
+        redirect = redirects.get(str(id_), {})
+        original = {name: redirect[name] for name in ("id", "createdAt") if redirect.get(name)}
+        return {**record, "id": id_, **original}
+
+    return [
+        {
+            **restore(payment),
+            **({"batch": restore(batch)} if (batch := payment.get("batch")) else {}),
+        }
+        for payment in payments
+    ]
 
 
 def load_draft_payments(id_: str) -> SubFlow:

@@ -11,7 +11,7 @@ from itertools import chain
 from msgspec import structs
 
 from mappings import (
-    government_ids,
+    banking,
     legacy,
     payout_changes,
     payouts,
@@ -42,6 +42,7 @@ from mappings.objects import (
     RECIPIENT,
     build_legacy_payment,
     build_legacy_recipient,
+    drop_nulls,
     is_deleted_for_clients,
 )
 from mappings.paging import build_meta, complete_page_meta, parse_page_params, select_page_params
@@ -76,21 +77,21 @@ def create_recipient(request: Request) -> Flow:
     payout = payouts.parse_payout(body.get("payout"), "payout.", request.problems)
     changes = payout_changes.detect_payout_changes(payout, body, {}, is_replacement=True)
     # Everything is validated before the first call, so that a refused request changes nothing.
-    government_id_list = [
+    government_ids = [
         *recipient_bodies.extract_ssn_as_government_ids(body),
         *changes.government_ids,
     ]
     request.raise_if_invalid(
         [
-            *recipient_bodies.validate_new_recipient(body),
+            *recipient_bodies.validate_recipient(body, {}),
             *changes.validate(request.options),
-            *government_ids.validate_government_ids(government_id_list, {}, request.options),
+            *banking.validate_government_ids(government_ids, {}, request.options),
         ]
     )
-    body_to_send = recipient_bodies.build_recipient_creation_body(body, government_id_list)
+    body_to_send = recipient_bodies.build_recipient_creation_body(body, government_ids)
     field_map = {
         **RECIPIENT.map_field_names_to_client(),
-        **government_ids.map_government_id_field_names_to_client(government_id_list),
+        **banking.map_government_id_field_names_to_client(government_ids),
     }
     call = Call(
         "POST",
@@ -130,7 +131,7 @@ def _send_remaining_recipient_values(
     path, recipient = f"/recipients/{new_recipient['id']}", new_recipient
     currency_field = recipient_bodies.choose_currency_field(body)
     fields = {"language": body.get("language"), "primaryCurrency": body.get(currency_field)}
-    if patch_body := payouts.drop_null_fields(fields):
+    if patch_body := drop_nulls(fields):
         field_map = RECIPIENT.map_field_names_to_client() | {"primaryCurrency": currency_field}
         call = recipient_outcomes.build_recipient_update_call(
             new_recipient["id"], patch_body, field_map
@@ -274,20 +275,19 @@ def update_recipient(request: Request) -> Flow:
         facts,
         is_shown_late=is_late,
     )
-    government_id_list = [
+    government_ids = [
         *recipient_bodies.extract_ssn_as_government_ids(body),
         *changes.government_ids,
     ]
     problems = chain(
-        recipient_bodies.validate_recipient_update(body, recipient, facts),
+        recipient_bodies.validate_recipient(body, recipient),
+        recipient_bodies.validate_requested_status(body, recipient, facts),
         changes.validate(options),
-        government_ids.validate_government_ids(
-            government_id_list, recipient, options, is_shown_late=is_late
-        ),
+        banking.validate_government_ids(government_ids, recipient, options, is_shown_late=is_late),
     )
     recipient_reads.raise_if_invalid(request, problems, is_shown_late=is_late)
     fields = recipient_bodies.build_recipient_update_fields(
-        body, recipient, facts, government_id_list, is_shown_late=is_late
+        body, recipient, facts, government_ids, is_shown_late=is_late
     )
     id_ = recipient["id"]
     updated: Mapping[str, JSON] = {}
@@ -295,7 +295,7 @@ def update_recipient(request: Request) -> Flow:
         field_map = (
             RECIPIENT.map_field_names_to_client()
             | {"primaryCurrency": recipient_bodies.choose_currency_field(body)}
-            | government_ids.map_government_id_field_names_to_client(government_id_list)
+            | banking.map_government_id_field_names_to_client(government_ids)
         )
         response = yield recipient_outcomes.build_recipient_update_call(
             id_, fields, field_map, recipient
@@ -326,7 +326,7 @@ def _set_fields_back(
     if old_fields.get("status") not in ("active", "suspended"):
         old_fields.pop("status", None)
     fields = {
-        name: payouts.drop_null_fields(value) if isinstance(value, dict) else value
+        name: drop_nulls(value) if isinstance(value, dict) else value
         for name, value in old_fields.items()
         if value and not is_masked_value(value)
     }

@@ -50,12 +50,16 @@ class MapNode:
     item: ShapeNode | None
 
 
-MarkTypes = tuple[type[Mark] | type[WordKey], ...]
+MarkTypes = tuple[type[Mark], ...]
 """The marks to index: a search for ids need not visit words."""
+
+WORD_MARKS: MarkTypes = (Word,)
+ID_MARKS: MarkTypes = (Id, TextWithIds)
 
 ShapeNode = ObjectNode | ListNode | MapNode | ValueNode
 
-TextRewriter = Callable[[Mark, str], str]
+TextRewriter = Callable[[Any, str], str]
+"""Gets a mark of the indexed types, and the text."""
 FieldRenamer = Callable[[ObjectNode, str], tuple[str, str] | None]
 """Returns a field's name in the shape and its new name, or None to drop the field."""
 
@@ -64,8 +68,7 @@ def rewrite_marked_texts(
     node: ShapeNode | None, value: JSON, rewrite: TextRewriter, rename: FieldRenamer | None = None
 ) -> JSON:
     """Returns the value with all marked texts rewritten and fields renamed."""
-    # Nothing below is marked: the value is passed on unchanged, even if it does not match the
-    # shape.
+    # Nothing below is marked: the value is passed on, even if it does not match the shape.
     if node is None:
         return value
     if isinstance(value, str):
@@ -111,9 +114,8 @@ def _rewrite_texts_of_marked_fields(
     copy = value.copy()
     for name, field_node in node.marked_fields:
         field_value = value.get(name)
-        if isinstance(field_node, ValueNode) and isinstance(
-            field_value, str
-        ):  # The common case needs no function call.
+        # The common case needs no function call.
+        if isinstance(field_node, ValueNode) and isinstance(field_value, str):
             copy[name] = rewrite(field_node.mark, field_value)
         elif field_value is not None:
             copy[name] = rewrite_marked_texts(field_node, field_value, rewrite)
@@ -213,22 +215,13 @@ def _compile_collector(node: ShapeNode) -> TextCollector:
     return collector
 
 
-WORD_MARKS: MarkTypes = (Word, WordKey)
-ID_MARKS: MarkTypes = (Id, TextWithIds)
-
-
 @cache
-def index_shape(shape: Any, mark_types: MarkTypes = WORD_MARKS + ID_MARKS) -> ShapeNode | None:
+def index_shape(shape: Any, mark_types: MarkTypes) -> ShapeNode | None:
     """Builds the index of these marks in a shape; None if the shape contains none."""
     origin = get_origin(shape)
     if origin is Annotated:
         inner, *annotations = get_args(shape)
-        marks = (
-            member
-            for member in annotations
-            if isinstance(member, mark_types) and isinstance(member, Id | TextWithIds | Word)
-        )
-        mark = next(marks, None)
+        mark = next((member for member in annotations if isinstance(member, mark_types)), None)
         return ValueNode(mark) if mark else index_shape(inner, mark_types)
     # The unions are optional types: at most one member contains marks.
     if origin in (Union, UnionType):
@@ -257,7 +250,7 @@ def _index_object(shape: Any, mark_types: MarkTypes) -> ObjectNode | None:
     word_keys = {
         name: mark.name
         for name, hint in hints.items()
-        if WordKey in mark_types and get_origin(hint) is Annotated
+        if Word in mark_types and get_origin(hint) is Annotated
         for mark in get_args(hint)[1:]
         if isinstance(mark, WordKey)
     }

@@ -12,7 +12,13 @@ from typing import Any
 from mappings.effects import JSON, Vocabulary
 from mappings.failures import Problem
 from mappings.field_types import Word
-from mappings.shape_index import ListNode, Mark, ObjectNode, index_shape, rewrite_marked_texts
+from mappings.shape_index import (
+    WORD_MARKS,
+    ListNode,
+    ObjectNode,
+    index_shape,
+    rewrite_marked_texts,
+)
 
 
 def map_legacy_words(vocabulary: Vocabulary) -> dict[str, str]:
@@ -59,7 +65,7 @@ class VocabularyTranslator:
             return value
         rename = self._translate_field_name_to_neutral
         return rewrite_marked_texts(
-            index_shape(shape), value, self._translate_word_to_neutral, rename
+            index_shape(shape, WORD_MARKS), value, self._translate_word_to_neutral, rename
         )
 
     def translate_from_neutral(self, shape: Any, value: JSON) -> JSON:
@@ -67,12 +73,12 @@ class VocabularyTranslator:
             return value
         rename = self._translate_field_name_from_neutral
         return rewrite_marked_texts(
-            index_shape(shape), value, self._translate_word_from_neutral, rename
+            index_shape(shape, WORD_MARKS), value, self._translate_word_from_neutral, rename
         )
 
     def translate_field_path(self, shape: Any, name: str) -> str:
         """Translates a field path (``payout.accounts.wallet.address``) to this side's words."""
-        node = index_shape(shape) if self._words else None
+        node = index_shape(shape, WORD_MARKS) if self._words else None
         parts = []
         for part in name.split("."):
             key, bracket, index = part.partition("[")
@@ -92,22 +98,20 @@ class VocabularyTranslator:
         name = self.translate_field_path(shape, problem.field)
         return Problem(problem.code, problem.message.replace(problem.field, name), name)
 
-    def _translate_word_from_neutral(self, mark: Mark, value: str) -> str:
+    def _translate_word_from_neutral(self, mark: Word, value: str) -> str:
         return self._replace_word(mark, value, _NEUTRAL_WORDS, self._words)
 
-    def _translate_word_to_neutral(self, mark: Mark, value: str) -> str:
+    def _translate_word_to_neutral(self, mark: Word, value: str) -> str:
         word = self._replace_word(mark, value, self._words, _NEUTRAL_WORDS)
-        if self._rejects_neutral_words and word == value and isinstance(mark, Word):
+        if self._rejects_neutral_words and word == value:
             replaced_words = {_NEUTRAL_WORDS[name] for name in mark.names if name in self._words}
             # This text equals no word, so that flows treat the value like any other unknown word.
             return f"not {value}" if value in replaced_words else value
         return word
 
     def _replace_word(
-        self, mark: Mark, value: str, source: Mapping[str, str], target: Mapping[str, str]
+        self, mark: Word, value: str, source: Mapping[str, str], target: Mapping[str, str]
     ) -> str:
-        if not isinstance(mark, Word):
-            return value
         for name in mark.names:
             if name in self._words and (
                 value == source[name]

@@ -14,7 +14,7 @@ MAPPINGS = Path(__file__).parents[2] / "mappings"
 
 TABLES = (
     "objects", "batch_views", "errors", "banking", "recipient_queries", "recipient_bodies",
-    "payouts", "payout_changes", "payout_methods", "government_ids", "balances",
+    "payouts", "payout_changes", "payout_methods", "balances",
     "summaries", "paging", "money", "payloads", "batch_bodies", "payment_recipients", "batch_reads", "batch_lists",
     "batch_changes", "start_checks", "batches", "payments", "recipients", "geography",
     "field_types", "ids", "recipient_reads", "matching", "drafts", "batch_locks",
@@ -24,7 +24,7 @@ TABLES = (
 
 FLOWS = (
     "objects", "batch_views", "recipient_queries", "recipient_bodies", "payouts",
-    "payout_changes", "payout_methods", "government_ids", "balances", "summaries",
+    "payout_changes", "payout_methods", "balances", "summaries",
     "paging", "money", "payloads", "batch_bodies", "payment_recipients", "batch_reads", "batch_lists", "batch_changes",
     "start_checks", "batches", "payments", "recipients", "matching", "fields", "recipient_reads",
 )  # fmt: skip

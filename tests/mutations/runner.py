@@ -47,7 +47,7 @@ LIKELY_TAGS = {
     "recipient_queries": ("lists",), "recipient_bodies": ("recipients",),
     "recipients": ("recipients", "lists"), "recipient_reads": ("recipients", "lists", "pages"), "payouts": ("payouts", "banks"),
     "payout_changes": ("payouts",), "payout_methods": ("payouts",),
-    "government_ids": ("banks", "recipients"), "balances": ("balances", "batches"),
+    "balances": ("balances", "batches"),
     "summaries": ("batches",), "paging": ("pages", "lists"),
     "money": ("batches", "amounts"), "payloads": ("batches",), "geography": ("geography",),
     "batch_bodies": ("batches", "amounts"), "batch_reads": ("batches",),
