@@ -83,7 +83,7 @@ class PayoutChanges:
         self.new_primary_method = self.payout.method or self.existing_primary_method
         """The primary method after the change."""
         self.methods_to_create = [
-            method for method in self.payout.methods if self.is_new_account_needed(method)
+            method for method in self.payout.accounts if self.is_new_account_needed(method)
         ]
         self.methods_to_update = self._select_methods_to_update()
 
@@ -112,7 +112,7 @@ class PayoutChanges:
             return True
         if method != legacy.BANK:
             return False
-        country = (self.payout.select_account(method) or {}).get("country")
+        country = self.payout.accounts.get(method, {}).get("country")
         field = f"{self.payout.build_account_field_prefix(method)}country"
         return field in self.payout.refused_fields or bool(
             country and account.get("country") != country
@@ -120,14 +120,15 @@ class PayoutChanges:
 
     def _is_existing_account_meant(self, method: str, account: Mapping[str, JSON]) -> bool:
         """Whether the client means the shown account, by masked number or wallet address."""
-        if method == legacy.WALLET and self.payout.wallet is not None:
-            address = self.payout.wallet.get("address")
+        wallet = self.payout.accounts.get(legacy.WALLET)
+        if method == legacy.WALLET and wallet is not None:
+            address = wallet.get("address")
             return self.payout.has_shown_mask and address == account.get("emailAddress")
         return self.payout.has_shown_mask
 
     def _select_methods_to_update(self) -> list[str]:
         """Selects the methods of existing accounts that were sent, or become the primary one."""
-        methods = [*self.payout.methods]
+        methods = [*self.payout.accounts]
         if self.new_primary_method and (self.payout.method or self.payout.currency):
             methods.append(self.new_primary_method)
         methods = [
@@ -154,7 +155,7 @@ class PayoutChanges:
     def _validate_method(self) -> Iterator[Problem]:
         payout, method = self.payout, self.payout.method
         # Inside a recipient, a payout may have holds alone.
-        if payout.prefix and not (payout.methods or method):
+        if payout.prefix and not (payout.accounts or method):
             return
         is_settable = method in ACCOUNT_TYPE_BY_METHOD
         field = f"{payout.prefix}primary.method"
@@ -167,7 +168,7 @@ class PayoutChanges:
             return
         elif not is_settable:
             yield build_invalid_field_problem(field, "must be a payout method that can be set up")
-        elif payout.select_account(method) is None and (
+        elif method not in payout.accounts and (
             self.is_replacement or self.find_account(method) is None
         ):
             yield build_empty_field_problem(f"{payout.prefix}accounts.{method}")
@@ -210,7 +211,7 @@ class PayoutChanges:
 
     @property
     def _bank(self) -> dict[str, JSON]:
-        bank = dict(self.payout.bank or {})
+        bank = dict(self.payout.accounts.get(legacy.BANK, {}))
         if self.payout.currency and self.new_primary_method == legacy.BANK:
             bank.setdefault("currency", self.payout.currency)
         return bank
@@ -224,7 +225,7 @@ class PayoutChanges:
                 {"country": account.get("country"), **bank_changes}, account.get("branchId")
             )
         else:
-            fields = WALLET.translate_to_current(self.payout.wallet or {})
+            fields = WALLET.translate_to_current(self.payout.accounts.get(legacy.WALLET, {}))
             is_primary = self.new_primary_method == legacy.WALLET
             if self.payout.currency and account.get("currency") and is_primary:
                 fields["currency"] = self.payout.currency
@@ -243,7 +244,7 @@ class PayoutChanges:
     @property
     def government_ids(self) -> list[ClientGovernmentId]:
         """The government id that was sent with the bank account, if any."""
-        bank = self.payout.bank
+        bank = self.payout.accounts.get(legacy.BANK)
         if bank is not None and legacy.BANK not in self.methods_to_create:
             bank = {**self.bank_changes, "country": self.bank_answer["country"]}
         value, country = (bank or {}).get("governmentId"), (bank or {}).get("country")
@@ -265,23 +266,24 @@ def detect_payout_changes(
 
     If neither was changed, only the primary method is, and the bank account keeps its currency.
     """
-    if is_replacement and not payout.method and len(payout.methods) == 1:
-        payout = structs.replace(payout, method=payout.methods[0])
+    if is_replacement and not payout.method and len(payout.accounts) == 1:
+        payout = structs.replace(payout, method=next(iter(payout.accounts)))
     changes = PayoutChanges(payout, recipient, facts, is_replacement, is_shown_late)
-    account, is_primary = (
-        changes.find_account(legacy.BANK),
-        changes.new_primary_method == legacy.BANK,
+    bank, account = payout.accounts.get(legacy.BANK), changes.find_account(legacy.BANK)
+    if not (
+        bank
+        and account
+        and payout.currency
+        and changes.new_primary_method == legacy.BANK
+        and not (is_replacement and changes.is_new_account_needed(legacy.BANK))
+        and bank.get("currency") == account.get("currency")
+        and payout.currency != determine_shown_payout_currency(recipient)
+    ):
+        return changes
+    bank = {name: value for name, value in bank.items() if name != "currency"}
+    return replace(
+        changes, payout=structs.replace(payout, accounts={**payout.accounts, legacy.BANK: bank})
     )
-    if not (payout.bank and account and payout.currency and is_primary):
-        return changes
-    if is_replacement and changes.is_new_account_needed(legacy.BANK):
-        return changes
-    if payout.bank.get("currency") != account.get("currency"):
-        return changes
-    if payout.currency == determine_shown_payout_currency(recipient):
-        return changes
-    bank = {name: value for name, value in payout.bank.items() if name != "currency"}
-    return replace(changes, payout=structs.replace(payout, bank=bank))
 
 
 def apply_payout_changes(

@@ -72,7 +72,7 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
         payouts.parse_payout(request.body, "", request.problems), recipient
     )
     # New accounts are compared with none, but a government id with those of the recipient.
-    has_government_id = bool((payout.bank or {}).get("governmentId"))
+    has_government_id = bool(payout.accounts.get(legacy.BANK, {}).get("governmentId"))
     is_compared = not is_replacement or payout.has_shown_mask or has_government_id
     is_late = is_compared and (yield from recipient_reads.is_shown_late(recipient))
     changes = payout_changes.detect_payout_changes(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from operator import attrgetter
 
 import msgspec
@@ -38,29 +37,21 @@ from mappings.recipient_outcomes import (
 Recipient = Mapping[str, JSON]
 
 
-class Payout(msgspec.Struct, frozen=True, dict=True):
-    """A validated payout object of a client; ``prefix`` is the path of its fields."""
+class Payout(msgspec.Struct, frozen=True):
+    """A validated payout object of a client; ``prefix`` is the path of its fields.
+
+    ``accounts`` are those that were sent, by method, the primary one first.
+    """
 
     prefix: str
     method: str | None
     currency: str | None
-    bank: Mapping[str, JSON] | None
-    wallet: Mapping[str, JSON] | None
+    accounts: Mapping[str, Mapping[str, JSON]]
     holds: Mapping[str, Mapping[str, JSON]] = {}
     refused_fields: frozenset[str | None] = frozenset()
     """Fields whose values were invalid and therefore removed."""
     has_shown_mask: bool = False
     """Whether it contained a mask from an answer, so that the client means the existing account."""
-
-    def select_account(self, method: str) -> Mapping[str, JSON] | None:
-        return self.bank if method == legacy.BANK else self.wallet
-
-    @cached_property
-    def methods(self) -> list[str]:
-        """The methods of the accounts that were sent, the primary one first."""
-        methods = [legacy.BANK, legacy.WALLET]
-        sent_methods = [method for method in methods if self.select_account(method) is not None]
-        return sorted(sent_methods, key=lambda method: method != self.method)
 
     def build_account_field_prefix(self, method: str) -> str:
         return f"{self.prefix}accounts.{method}."
@@ -71,12 +62,12 @@ def parse_payout(
 ) -> Payout:
     """Parses a payout object. ``prefix`` is ``payout.`` inside a recipient, else empty."""
     body = body or {}
-    primary, accounts = body.get("primary") or {}, body.get("accounts") or {}
+    primary, sent_accounts = body.get("primary") or {}, body.get("accounts") or {}
     method = primary.get("method")
     refused_fields = frozenset(map(attrgetter("field"), problems))
 
     def select_account_fields(name: str) -> Mapping[str, JSON] | None:
-        if (sent := accounts.get(name)) is None:
+        if (sent := sent_accounts.get(name)) is None:
             return None
         fields = drop_nulls(sent)
         # Typed clients also send the accounts that they do not use, with all fields null. An
@@ -91,36 +82,35 @@ def parse_payout(
         for name in ("autoswitch", "holdup")
         if body.get(name) and (hold := drop_nulls(body[name]))
     }
-    return Payout(
-        prefix,
-        method,
-        primary.get("currency"),
-        select_account_fields(legacy.BANK),
-        select_account_fields(legacy.WALLET),
-        holds,
-        refused_fields,
+    names = (
+        (legacy.WALLET, legacy.BANK) if method == legacy.WALLET else (legacy.BANK, legacy.WALLET)
     )
+    accounts = {
+        name: fields for name in names if (fields := select_account_fields(name)) is not None
+    }
+    return Payout(prefix, method, primary.get("currency"), accounts, holds, refused_fields)
 
 
 def drop_masks_sent_back(payout: Payout, recipient: Recipient) -> Payout:
     """Drops the masks from answers that clients send back; the values behind them stay."""
-    if not payout.bank:
+    if not (bank := payout.accounts.get(legacy.BANK)):
         return payout
     account = map_shown_accounts_by_type(recipient).get(current.BANK_TRANSFER) or {}
     answer = build_legacy_bank(account, recipient) if account else {}
     # The government id belongs to the recipient, so its mask can come from an account that has been
     # replaced since by one in another country.
-    country = payout.bank.get("country") or account.get("country")
+    country = bank.get("country") or account.get("country")
     answer["governmentId"] = find_masked_government_id(recipient, country)
     shown_masks = {
-        name
-        for name, value in payout.bank.items()
-        if value == answer.get(name) and is_masked_value(value)
+        name for name, value in bank.items() if value == answer.get(name) and is_masked_value(value)
     }
     if not shown_masks:
         return payout
-    bank = {name: value for name, value in payout.bank.items() if name not in shown_masks}
-    return structs.replace(payout, bank=bank, has_shown_mask=bool(shown_masks - {"governmentId"}))
+    bank = {name: value for name, value in bank.items() if name not in shown_masks}
+    has_shown_mask = bool(shown_masks - {"governmentId"})
+    return structs.replace(
+        payout, accounts={**payout.accounts, legacy.BANK: bank}, has_shown_mask=has_shown_mask
+    )
 
 
 # New and changed accounts
@@ -128,7 +118,7 @@ def drop_masks_sent_back(payout: Payout, recipient: Recipient) -> Payout:
 
 def validate_account(payout: Payout, method: str, recipient: Recipient) -> Iterator[Problem]:
     """Validates one complete account."""
-    prefix, account = payout.build_account_field_prefix(method), payout.select_account(method) or {}
+    prefix, account = payout.build_account_field_prefix(method), payout.accounts[method]
     if method == legacy.WALLET:
         if not account.get("address"):
             yield build_empty_field_problem(f"{prefix}address")
@@ -159,10 +149,10 @@ def validate_masks(fields: Mapping[str, JSON], prefix: str) -> Iterator[Problem]
 
 def build_account_body(payout: Payout, method: str, recipient: Recipient) -> dict[str, JSON]:
     """Builds the body of POST ``/recipients/:id/accounts`` (current interface, section 4.2)."""
+    fields = payout.accounts[method]
     if method == legacy.WALLET:
-        return {"type": current.WALLET, **WALLET.translate_to_current(payout.wallet or {})}
-    bank = payout.bank or {}
-    account = {"type": current.BANK_TRANSFER, **translate_bank_account(bank)}
+        return {"type": current.WALLET, **WALLET.translate_to_current(fields)}
+    account = {"type": current.BANK_TRANSFER, **translate_bank_account(fields)}
     # setdefault: fields inside the account take precedence over those of the payout.
     account.setdefault("currency", payout.currency)
     # Required by the current interface, optional in the legacy one (contract, section 4).
@@ -200,7 +190,7 @@ def map_account_field_names_to_client(
         primary_prefix = f"{payout.prefix}primary."
         field_map = {"type": f"{primary_prefix}method", "currency": f"{primary_prefix}currency"}
         return {**WALLET.map_field_names_to_client(prefix), **field_map}
-    bank = {"country": country, **(payout.bank or {})}
+    bank = {"country": country, **payout.accounts.get(legacy.BANK, {})}
     field_map = BANK.map_field_names_to_client(prefix)
     if bank.get("bankRegion") and not bank.get("bankProvince"):
         field_map["bankRegion"] = f"{prefix}bankRegion"

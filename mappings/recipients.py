@@ -142,7 +142,7 @@ def _send_remaining_recipient_values(
     changed = yield from payout_changes.apply_payout_changes(
         replace(changes, recipient=account_holder), options, is_undone_by_caller=True
     )
-    if changes.payout.methods:
+    if changes.payout.accounts:
         # All writes succeeded, so failing now would make the client create a second recipient.
         with suppress(Failure):
             return (yield Call("GET", path))["recipient"]
