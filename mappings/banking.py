@@ -20,7 +20,7 @@ from schwifty.registry import get_iban_spec
 
 from mappings import objects
 from mappings.effects import JSON, LegacyOptions
-from mappings.failures import Problem
+from mappings.failures import Problem, build_empty_field_problem, build_invalid_field_problem
 from mappings.field_types import is_masked_value
 
 _SEPARATORS = re.compile(r"[\s.\-/]")
@@ -302,11 +302,3 @@ def _is_bic(text: str) -> bool:
     except SchwiftyException:
         return False
     return True
-
-
-def build_empty_field_problem(field: str) -> Problem:
-    return Problem("empty_field", f"{field} is required.", field)
-
-
-def build_invalid_field_problem(field: str, fault: str) -> Problem:
-    return Problem("invalid_field", f"{field} {fault}.", field)

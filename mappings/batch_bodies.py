@@ -9,9 +9,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from mappings import money
-from mappings.banking import build_empty_field_problem, build_invalid_field_problem
 from mappings.effects import JSON
-from mappings.failures import Problem
+from mappings.failures import Problem, build_empty_field_problem, build_invalid_field_problem
 from mappings.field_types import validate_amount
 from mappings.ids import ID_PATTERN
 from mappings.lazy_sequences import iterate_field, map_rows, materialize_rows

@@ -8,7 +8,6 @@ from functools import partial
 from itertools import chain
 
 from mappings import batch_bodies
-from mappings.banking import build_invalid_field_problem
 from mappings.batch_bodies import (
     SentPayment,
     collect_sent_payments,
@@ -20,7 +19,7 @@ from mappings.batch_reads import WRONG_STATUS, require_payments_shown
 from mappings.batch_views import Batch, PaymentRef
 from mappings.drafts import Edit, edit_batch
 from mappings.effects import JSON, Call, Request, SubFlow
-from mappings.failures import Invalid, Problem
+from mappings.failures import Invalid, Problem, build_invalid_field_problem
 from mappings.ids import derive_deterministic_id
 from mappings.lazy_sequences import (
     LazySequence,

@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 
 from mappings import batch_bodies, batch_lists, legacy, outcome_rules
-from mappings.banking import build_empty_field_problem
 from mappings.batch_bodies import collect_sent_payments
 from mappings.batch_changes import edit_batch_payments, list_payment_ids_to_load
 from mappings.batch_locks import (
@@ -51,7 +50,14 @@ from mappings.effects import (
     SubFlow,
 )
 from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field
-from mappings.failures import Failure, Invalid, NoSuchOperation, Refused, Unreachable
+from mappings.failures import (
+    Failure,
+    Invalid,
+    NoSuchOperation,
+    Refused,
+    Unreachable,
+    build_empty_field_problem,
+)
 from mappings.ids import derive_deterministic_id
 from mappings.lazy_sequences import map_rows, materialize_rows
 from mappings.objects import drop_nulls

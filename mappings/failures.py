@@ -16,6 +16,14 @@ class Problem(msgspec.Struct, frozen=True):
     field: str | None = None
 
 
+def build_empty_field_problem(field: str) -> Problem:
+    return Problem("empty_field", f"{field} is required.", field)
+
+
+def build_invalid_field_problem(field: str, fault: str) -> Problem:
+    return Problem("invalid_field", f"{field} {fault}.", field)
+
+
 MAX_ERRORS = 100
 """Maximum number of errors reported for one body (contract, section 2)."""
 

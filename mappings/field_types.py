@@ -64,17 +64,13 @@ class TextWithIds:
 class InvalidValue(ValueError):
     """A value is refused; ``code`` is the error code, and the text says what the value must be."""
 
-    def __init__(self, code: str, fault: str) -> None:
+    def __init__(self, fault: str, code: str = "invalid_field") -> None:
         super().__init__(fault)
         self.code = code
 
 
-def build_invalid_field_error(fault: str) -> InvalidValue:
-    return InvalidValue("invalid_field", fault)
-
-
 def build_missing_error() -> InvalidValue:
-    return InvalidValue("empty_field", "is required")
+    return InvalidValue("is required", "empty_field")
 
 
 def _parse_text(value: Any) -> Any:
@@ -83,7 +79,7 @@ def _parse_text(value: Any) -> Any:
     # A bool is an int in Python, but no client sends one as text.
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise build_invalid_field_error("must be text")
+    raise InvalidValue("must be text")
 
 
 def _parse_recipient_type(value: Any) -> Any:
@@ -91,7 +87,7 @@ def _parse_recipient_type(value: Any) -> Any:
         raise build_missing_error()
     if value in ("individual", "business"):
         return value
-    raise build_invalid_field_error("must be one of: individual, business")
+    raise InvalidValue("must be one of: individual, business")
 
 
 @lru_cache(maxsize=1024)
@@ -110,7 +106,7 @@ def find_country_alpha_2_code(code: str) -> str | None:
 def _parse_country(value: Any) -> Any:
     if isinstance(value, str) and (code := find_country_alpha_2_code(value)):
         return code
-    raise build_invalid_field_error("must be a two-letter country code (ISO 3166-1 alpha-2)")
+    raise InvalidValue("must be a two-letter country code (ISO 3166-1 alpha-2)")
 
 
 _CURRENCY_CODE = re.compile("[A-Za-z]{3}")
@@ -120,7 +116,7 @@ def _parse_currency(value: Any) -> Any:
     value = _unwrap_currency(value)
     if isinstance(value, str) and _CURRENCY_CODE.fullmatch(value):
         return value.upper()
-    raise build_invalid_field_error("must be a three-letter currency code (ISO 4217)")
+    raise InvalidValue("must be a three-letter currency code (ISO 4217)")
 
 
 def _parse_optional_currency(value: Any) -> Any:
@@ -141,7 +137,7 @@ def _parse_email(value: Any) -> Any:
     # The pattern is deliberately loose: the service decides which addresses it accepts.
     if isinstance(value, str) and re.fullmatch(r"[^@\s]{1,256}@[^@\s]{1,256}", value):
         return value
-    raise build_invalid_field_error("must be an email address")
+    raise InvalidValue("must be an email address")
 
 
 def _parse_day(value: Any) -> Any:
@@ -154,7 +150,7 @@ def _parse_day(value: Any) -> Any:
             # Answers show full timestamps, which clients send back.
             if len(value) == 10 or value[10] == "T":
                 return value[:10]
-    raise build_invalid_field_error("must be a date written YYYY-MM-DD")
+    raise InvalidValue("must be a date written YYYY-MM-DD")
 
 
 def _parse_boolean(value: Any) -> Any:
@@ -163,7 +159,7 @@ def _parse_boolean(value: Any) -> Any:
     # Clients of one library send ``"True"`` and ``"False"`` (contract, section 0).
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
-    raise build_invalid_field_error("must be true or false")
+    raise InvalidValue("must be true or false")
 
 
 def _parse_integer(value: Any) -> Any:
@@ -171,7 +167,7 @@ def _parse_integer(value: Any) -> Any:
         return value
     if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value):
         return int(value)
-    raise build_invalid_field_error("must be a whole number")
+    raise InvalidValue("must be a whole number")
 
 
 # The bound on the digits keeps conversions to decimals cheap for hostile input.
@@ -188,7 +184,7 @@ def _parse_amount(value: Any) -> Any:
         if isinstance(value, int | Decimal) and not isinstance(value, bool):
             text = str(value)
     if fault := validate_amount(text):
-        raise build_invalid_field_error(fault)
+        raise InvalidValue(fault)
     return text
 
 
@@ -212,7 +208,7 @@ def _parse_ssn(value: Any) -> Any:
     value = _parse_text(value)
     if re.fullmatch("[0-9]{9}", value) or is_masked_value(value):
         return value
-    raise build_invalid_field_error("must be nine digits, without spaces or hyphens")
+    raise InvalidValue("must be nine digits, without spaces or hyphens")
 
 
 def is_masked_value(value: Any) -> bool:

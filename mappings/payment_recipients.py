@@ -7,10 +7,16 @@ from itertools import chain
 from typing import Any
 
 from mappings import money, paging
-from mappings.banking import build_invalid_field_problem
 from mappings.batch_bodies import SentPayment, select_listed_recipient_fields
 from mappings.effects import JSON, Call, LoadFacts, Parallel, SubFlow
-from mappings.failures import Invalid, Problem, ProblemList, Refused, Unreachable
+from mappings.failures import (
+    Invalid,
+    Problem,
+    ProblemList,
+    Refused,
+    Unreachable,
+    build_invalid_field_problem,
+)
 from mappings.lazy_sequences import iterate_chunks, map_rows, materialize_rows
 from mappings.matching import Entry, extract_recipient_id
 from mappings.objects import (

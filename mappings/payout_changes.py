@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from mappings import banking, legacy
-from mappings.banking import (
-    ClientGovernmentId,
+from mappings.banking import ClientGovernmentId
+from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, SubFlow
+from mappings.errors import RECIPIENT_NOT_SHOWN_YET
+from mappings.failures import (
+    Problem,
+    Refused,
     build_empty_field_problem,
     build_invalid_field_problem,
 )
-from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, SubFlow
-from mappings.errors import RECIPIENT_NOT_SHOWN_YET
-from mappings.failures import Problem, Refused
 from mappings.objects import (
     ACCOUNT_TYPE_BY_METHOD,
     METHOD_BY_ACCOUNT_TYPE,

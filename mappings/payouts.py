@@ -14,9 +14,14 @@ import msgspec
 from msgspec import structs
 
 from mappings import banking, current, legacy
-from mappings.banking import build_empty_field_problem, build_invalid_field_problem
 from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, LoadFacts, SubFlow
-from mappings.failures import Failure, Problem, Refused
+from mappings.failures import (
+    Failure,
+    Problem,
+    Refused,
+    build_empty_field_problem,
+    build_invalid_field_problem,
+)
 from mappings.field_types import is_masked_value
 from mappings.objects import (
     ADDRESS,

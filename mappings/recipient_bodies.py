@@ -9,14 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from mappings.banking import (
-    ClientGovernmentId,
-    build_empty_field_problem,
-    build_government_id_entries,
-    build_invalid_field_problem,
-)
+from mappings.banking import ClientGovernmentId, build_government_id_entries
 from mappings.effects import JSON
-from mappings.failures import Problem
+from mappings.failures import Problem, build_empty_field_problem, build_invalid_field_problem
 from mappings.objects import (
     RECIPIENT,
     UPSTREAM_STATUS,

@@ -20,7 +20,6 @@ from mappings import (
     recipient_queries,
     recipient_reads,
 )
-from mappings.banking import build_empty_field_problem
 from mappings.effects import (
     JSON,
     Answer,
@@ -35,7 +34,7 @@ from mappings.effects import (
     SubFlow,
 )
 from mappings.errors import NOT_FOUND
-from mappings.failures import Failure, Invalid, Refused
+from mappings.failures import Failure, Invalid, Refused, build_empty_field_problem
 from mappings.field_types import is_masked_value
 from mappings.list_filters import Filters
 from mappings.objects import (

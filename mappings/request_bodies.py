@@ -16,7 +16,7 @@ from pydantic import BeforeValidator
 from typing_extensions import is_typeddict
 
 from mappings.failures import MAX_ERRORS, Invalid, Problem
-from mappings.field_types import InvalidValue, build_invalid_field_error, build_missing_error
+from mappings.field_types import InvalidValue, build_missing_error
 from mappings.lazy_sequences import LazySequence, SerializedSequence
 
 FIELDS_THAT_MAY_BE_EMPTY = frozenset({"street2"})
@@ -84,14 +84,13 @@ def compile_body_parser(shape: Any) -> NestedParser:
     # Statements instead of a loop over the fields: a body may have a hundred thousand objects.
     lines = [
         "def parse_object(value, place, problems):",
-        " if not isinstance(value, dict): raise build_invalid_field_error('must be an object')",
+        " if not isinstance(value, dict): raise InvalidValue('must be an object')",
         " if not value.keys() <= hints.keys(): problems.has_unknown_fields = True",
         " fields = {}",
     ]
     bound: dict[str, Any] = {
         "hints": hints,
         "InvalidValue": InvalidValue,
-        "build_invalid_field_error": build_invalid_field_error,
         "build_missing_error": build_missing_error,
     }
     for number, (name, hint) in enumerate(hints.items()):
@@ -159,7 +158,7 @@ def _compile_list_parser(hint: Any) -> NestedParser:
         if isinstance(value, dict):
             value = value.get(place[-1])
         if not isinstance(value, list | LazySequence):
-            raise build_invalid_field_error("must be a list")
+            raise InvalidValue("must be a list")
         items = parse_items(value, place, problems)
         return SerializedSequence(items) if isinstance(value, LazySequence) else [*items]
 

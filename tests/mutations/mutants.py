@@ -48,7 +48,7 @@ _MESSAGE_CALLS = {
     "Unreadable",
     "TypeError",
     "LookupError",
-    "build_invalid_field_error",
+    "InvalidValue",
 }
 """Calls whose texts are messages for people."""
 
