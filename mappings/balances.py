@@ -46,9 +46,8 @@ def has_sufficient_funds(balances: Balances, payments: Payments, currency: JSON)
 
 
 def compute_required_funds(payments: Payments) -> Decimal:
-    return money.add_decimals(
-        sum_amount_field(payments, "sourceAmount"), sum_amount_field(payments, "merchantFees")
-    )
+    fields = ("sourceAmount", "merchantFees")
+    return money.sum_decimals(sum_amount_field(payments, name) for name in fields)
 
 
 def compute_available_funds(balances: Balances, currency: JSON, *, wallet: bool) -> Decimal:

@@ -111,7 +111,7 @@ def _describe_totals(payments: Sequence[Mapping[str, JSON]], currency: JSON) -> 
         side = "source" if payment.get("sourceAmount") else "target"
         currency_code = str(currency if side == "source" else payment.get("targetCurrency"))
         amount = money.parse_amount(payment.get(f"{side}Amount")) or Decimal(0)
-        sums[currency_code] = money.add_decimals(sums.get(currency_code, Decimal(0)), amount)
+        sums[currency_code] = money.sum_decimals([sums.get(currency_code, Decimal(0)), amount])
     totals = " and ".join(
         f"{money.format_amount(amount)} {currency_code}"
         for currency_code, amount in sorted(sums.items())

@@ -26,7 +26,6 @@ from mappings.objects import (
     UPSTREAM_STATUS,
     choose_legacy_recipient_status,
     is_deleted_for_clients,
-    is_legacy_status_still_valid,
 )
 from mappings.outcome_rules import fetch_summary_if_exists
 from mappings.paging import load_all_rows
@@ -58,19 +57,14 @@ def match_legacy_recipient(legacy_recipient: LegacyObject) -> Flow:
             "the current service has no recipient with this id, and not exactly one that matches"
         )
     word, status = legacy_recipient.get("status"), recipient.get("status")
-    facts: dict[str, JSON] = dict.fromkeys(IMPORTED_FACTS)
+    facts: dict[str, JSON] = {"status": word if word in UPSTREAM_STATUS else None}
     payout = legacy_recipient.get("payout") or {}
     for name in ("autoswitch", "holdup"):
         value = payout.get(name)
         hold = {**DEFAULT_HOLD, **(value if isinstance(value, dict) else {})}
         # None deletes a stored hold, so that a repeated import follows the legacy service.
         facts[name] = None if hold == DEFAULT_HOLD else hold
-    if word in UPSTREAM_STATUS:
-        facts["status"] = word
-        is_same_status = is_legacy_status_still_valid(str(word), status)
-    else:
-        is_same_status = choose_legacy_recipient_status(recipient, {}) == word
-    if not is_same_status:
+    if choose_legacy_recipient_status(recipient, facts) != word:
         reason = f"it is {word} at the legacy service, but {status} at the current one"
         return _build_mismatch_answer(reason)
     return _build_match_answer(str(recipient["id"]), facts)
@@ -197,13 +191,10 @@ def _match_batch_with_summary(
     facts: dict[str, JSON] = {
         "phase": "sent",
         "upstream": id_,
-        "currency": legacy_batch.get("currency"),
-        "description": legacy_batch.get("description"),
-        "createdAt": legacy_batch.get("createdAt"),
-        "updatedAt": legacy_batch.get("updatedAt"),
         "started": legacy_batch.get("sentAt"),
-        "completedAt": legacy_batch.get("completedAt"),
     }
+    names = ("currency", "description", "createdAt", "updatedAt", "completedAt")
+    facts |= {name: legacy_batch.get(name) for name in names}
     entries = [
         _reconstruct_payment_entry(payment, current_id, current_ids)
         for payment, current_id in payment_pairs

@@ -41,13 +41,8 @@ def sum_amounts(amounts: Iterable[JSON]) -> Decimal | None:
 
 
 def sum_decimals(amounts: Iterable[Decimal]) -> Decimal:
-    """Returns the exact sum of decimals."""
-    return reduce(EXACT_CONTEXT.add, amounts, Decimal(0))
-
-
-def add_decimals(first: Decimal, second: Decimal) -> Decimal:
     """Returns the exact sum; ``+`` would round it to 28 digits."""
-    return EXACT_CONTEXT.add(first, second)
+    return reduce(EXACT_CONTEXT.add, amounts, Decimal(0))
 
 
 def format_amount(amount: Decimal) -> str:

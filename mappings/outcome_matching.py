@@ -45,8 +45,7 @@ def fetch_whole_list(
 
     Raises Unreachable without a list, or if it ends before the service's count of its rows.
     """
-    rows: dict[str, dict[str, JSON]] = {}
-    records = 0
+    rows = paging.ListedRows(rows_key)
     body, query = yield from paging.fetch_first_page(path, query, probe_ids=witness)
     for number in range(1, MAX_LIST_PAGES + 1):
         if number > 1:
@@ -55,16 +54,8 @@ def fetch_whole_list(
         # A missing list does not prove that the object is absent.
         if rows_key not in body:
             raise Unreachable(f"the response has no {rows_key}")
-        previous_count = len(rows)
-        page_rows = (row for row in body[rows_key] or [] if isinstance(row, dict))
-        rows |= {str(row.get("id")): row for row in page_rows}
-        # Without ``meta`` only a page without a new row is known to be past the end.
-        is_new = len(rows) > previous_count
-        records = paging.parse_record_count(body, records)
-        if not is_new and len(rows) < records:
-            raise Unreachable(f"the list of {rows_key} ended half-way")
-        if number >= paging.compute_last_page_to_read(body, number, is_new=is_new):
-            return [*rows.values()]
+        if number >= rows.add_page(body, number):
+            return [*rows.by_id.values()]
     return None
 
 

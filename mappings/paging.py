@@ -106,16 +106,38 @@ def fetch_first_page(
     return (yield Call("GET", path, query=first_query, probe_ids=probe_ids)), first_query
 
 
+class ListedRows:
+    """The rows of a list by id, collected from its pages in order."""
+
+    def __init__(self, list_field: str) -> None:
+        self.by_id: dict[str, dict[str, JSON]] = {}
+        self._list_field = list_field
+        self._records = 0
+
+    def add_page(self, body: Mapping[str, JSON], number: int) -> int:
+        """Adds the rows of page ``number`` and returns the last page to read.
+
+        Raises Unreachable if the list ends before the service's count of its rows.
+        """
+        previous_count = len(self.by_id)
+        page_rows = (row for row in body.get(self._list_field) or [] if isinstance(row, dict))
+        self.by_id |= {str(row.get("id")): row for row in page_rows}
+        self._records = parse_record_count(body, self._records)
+        # A service that ignores paging would return the same rows forever.
+        is_new = len(self.by_id) > previous_count
+        if not is_new and len(self.by_id) < self._records:
+            raise Unreachable("the service ended its list half-way")
+        return compute_last_page_to_read(body, number, is_new=is_new)
+
+
 def load_all_rows(
     path: str, list_field: str, *, probe_ids: ProbeIds = None
 ) -> Generator[Step, Any, dict[str, dict[str, JSON]]]:
     """Reads all pages of a list, by id, several in parallel.
 
-    The first page is read alone, since it gives their number. Raises Unreachable if the list ends
-    before the service's count of its rows.
+    The first page is read alone, since it gives their number.
     """
-    rows: dict[str, dict[str, JSON]] = {}
-    records = 0
+    rows = ListedRows(list_field)
     first_body, query = yield from fetch_first_page(path, probe_ids=probe_ids)
     bodies: list[Any] = [first_body]
     number, pages = 1, 1
@@ -133,16 +155,9 @@ def load_all_rows(
                 raise Unreachable("the service ended its list half-way")
             if isinstance(body, Exception):
                 raise body
-            previous_count = len(rows)
-            page_rows = (row for row in body.get(list_field) or [] if isinstance(row, dict))
-            rows |= {str(row.get("id")): row for row in page_rows}
-            records, is_new = parse_record_count(body, records), len(rows) > previous_count
-            if not is_new and len(rows) < records:
-                raise Unreachable("the service ended its list half-way")
-            # A service that ignores paging would return the same rows forever.
-            pages = compute_last_page_to_read(body, number, is_new=is_new)
+            pages = rows.add_page(body, number)
             number += 1
-    return rows
+    return rows.by_id
 
 
 def parse_record_count(body: Mapping[str, JSON], default: int) -> int:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from mappings import current
-from mappings.dates import parse_date_span, parse_instant_or_earliest
+from mappings.dates import format_timestamp, parse_date_span, parse_instant_or_earliest
 from mappings.effects import JSON, ListQuery
 from mappings.field_types import find_country_alpha_2_code
 from mappings.objects import (
@@ -165,8 +165,9 @@ def _build_start_date_filter(value: str, *_: Any) -> _Filter | None:
     start = span[0]
     # The service filters by update time. That is safe: a row created since then was also updated
     # since then. The gateway filters the rest by creation time.
-    text = start.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return _Filter(lambda row: parse_created_at(row) >= start, {"startDate": text})
+    return _Filter(
+        lambda row: parse_created_at(row) >= start, {"startDate": format_timestamp(start)}
+    )
 
 
 def _build_end_date_filter(value: str, *_: Any) -> _Filter | None:

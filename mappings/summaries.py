@@ -14,7 +14,7 @@ from mappings.balances import (
 )
 from mappings.batch_views import Batch, build_legacy_batch
 from mappings.effects import JSON
-from mappings.objects import format_payout_method_display
+from mappings.objects import drop_nulls, format_payout_method_display
 
 SERVICE = "service"
 
@@ -41,10 +41,13 @@ def build_summary(
         "GatewayTotal": compute_available_funds(balances, batch.currency, wallet=True),
         "ServiceTotal": compute_available_funds(balances, batch.currency, wallet=False),
     }
+    batch_fields = {name: batch_answer[name] for name in _BATCH_FIELDS}
     computed: dict[str, JSON] = {
+        "id": batch.id,
         "processed_by": "API",
         "errors": [],
         "serverTime": now,
+        **batch_fields,
         "quoteExpiredAt": None,
         "methods": _map_totals_by_payout_method(batch.payments),
         "ServiceTotal": compute_totals(other_payments),
@@ -56,19 +59,11 @@ def build_summary(
         "enoughFunds": has_sufficient_funds(balances, batch.payments, batch.currency),
     }
     service_values = {
-        name: batch.service_fields[name]
-        for name in computed
-        if batch.service_fields.get(name) is not None
+        name: batch.service_fields.get(name)
+        for name in computed.keys() - batch_fields.keys() - {"id"}
     }
-    summary = _complete_service_value(service_values, computed)
-    return {
-        "id": batch.id,
-        "processed_by": summary.pop("processed_by"),
-        "errors": summary.pop("errors"),
-        "serverTime": summary.pop("serverTime"),
-        **{name: batch_answer[name] for name in _BATCH_FIELDS},
-        **summary,
-    }
+    summary: dict[str, JSON] = _complete_service_value(drop_nulls(service_values), computed)
+    return summary
 
 
 _NUMERIC_FIELDS = frozenset({"count", "value", "net", *FEE_FIELDS})
@@ -117,5 +112,5 @@ def compute_totals(payments: Iterable[Mapping[str, JSON]]) -> dict[str, JSON]:
         "count": len(payment_list),
         "value": money.convert_to_json_number(value),
         **{name: money.convert_to_json_number(amount) for name, amount in sums.items()},
-        "net": money.convert_to_json_number(money.add_decimals(value, sums["merchantFees"])),
+        "net": money.convert_to_json_number(money.sum_decimals([value, sums["merchantFees"]])),
     }
