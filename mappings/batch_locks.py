@@ -109,7 +109,6 @@ def has_no_open_signed_change(signed_changes: Mapping[str, JSON]) -> bool:
 
 
 def build_signed_change_facts(name: str, payment: JSON) -> dict[str, JSON]:
-    """Builds the facts that register a signed change."""
     return {name: payment or {}, _LAST_KEY: name}
 
 

@@ -105,7 +105,6 @@ def _compare_payments(batch: Batch) -> SubFlow:
 
 
 def _describe_totals(payments: Sequence[Mapping[str, JSON]], currency: JSON) -> str:
-    """Describes the number of payments, and their total by currency."""
     sums: dict[str, Decimal] = {}
     for payment in payments:
         side = "source" if payment.get("sourceAmount") else "target"

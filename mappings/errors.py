@@ -199,13 +199,11 @@ def _translate_refusal(refusal: Refused) -> ErrorAnswer:
 
     A 5xx is an internal error whatever code it has: the service may send any code with it.
     """
-    if refusal.status >= 500:
-        problem = _replace_message_with_service_message(refusal, INTERNAL_ERROR)
-        return ErrorAnswer(500, (problem,), refusal.retry_after)
-    if refusal.status == 429:
-        # Decided by status: a proxy's rate limit may have any code, or none.
-        problem = _replace_message_with_service_message(refusal, RATE_LIMIT_EXCEEDED)
-        return ErrorAnswer(429, (problem,), refusal.retry_after)
+    # By status: a proxy's rate limit may have any code, or none.
+    if refusal.status >= 500 or refusal.status == 429:
+        default = RATE_LIMIT_EXCEEDED if refusal.status == 429 else INTERNAL_ERROR
+        problem = _replace_message_with_service_message(refusal, default)
+        return ErrorAnswer(STATUS_BY_CODE[default.code], (problem,), refusal.retry_after)
     # Validation errors take precedence: the client can correct them.
     if faults := [problem for problem in refusal.problems if problem.code in VALIDATION_CODES]:
         words = _build_field_word_map(refusal.field_map)
@@ -216,17 +214,12 @@ def _translate_refusal(refusal: Refused) -> ErrorAnswer:
             406,
             truncate_problems([*_drop_duplicate_problems(problems)], len(faults) - len(problems)),
         )
-    code = next(
-        (problem.code for problem in refusal.problems if problem.code in _ERRORS_BY_CODE), None
-    )
+    codes = (problem.code for problem in refusal.problems if problem.code in _ERRORS_BY_CODE)
+    default = _ERRORS_BY_CODE.get(next(codes, ""), INTERNAL_ERROR)
     # The service's message would be about the gateway's credentials, not about the client's key.
-    if code == "invalid_api_key":
+    if default is INVALID_KEY:
         return build_legacy_error(INVALID_KEY)
-    return build_legacy_error(
-        _replace_message_with_service_message(
-            refusal, _ERRORS_BY_CODE[code] if code else INTERNAL_ERROR
-        )
-    )
+    return build_legacy_error(_replace_message_with_service_message(refusal, default))
 
 
 def _replace_message_with_service_message(refusal: Refused, default: Problem) -> Problem:

@@ -77,7 +77,6 @@ def build_forwarded_operation(operation: Operation) -> Operation:
 
 
 def list_batch_ids(operation: Operation, request: Request) -> Sequence[str]:
-    """Lists the batches that a request names."""
     if not operation.path.startswith("/batches"):
         return []
     # The first id in a path below /batches is the batch; a second one is a payment.

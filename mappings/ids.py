@@ -24,7 +24,7 @@ from mappings.shape_index import (
     MarkedTexts,
     compile_text_collector,
     index_shape,
-    iterate_marked_texts,
+    iterate_texts_with_ids,
     rewrite_marked_texts,
 )
 
@@ -93,20 +93,20 @@ NO_IDS: IdSets = (frozenset(), frozenset())
 
 def collect_ids(shape: Any, value: JSON) -> IdSets:
     """Collects the ids in a body of this shape, and possible ids in its free texts."""
-    collect = compile_text_collector(shape, ID_MARKS) if value else None
+    collect = compile_text_collector(shape) if value else None
     if collect is None:
         return NO_IDS
     texts: MarkedTexts = []
     lazy_lists: LazyLists = []
     collect(value, texts, lazy_lists)
     if lazy_lists:
-        return _collect_ids_from_texts(iterate_marked_texts(shape, value, ID_MARKS))
+        return _collect_ids_from_texts(iterate_texts_with_ids(shape, value))
     return _collect_ids_from_texts(texts)
 
 
 def iterate_id_slices(shape: Any, value: JSON) -> Iterator[IdSets]:
     """Collects the ids as ``collect_ids`` does, but in slices; slices without ids are skipped."""
-    for chunk in iterate_chunks(iterate_marked_texts(shape, value, ID_MARKS), TEXTS_PER_SLICE):
+    for chunk in iterate_chunks(iterate_texts_with_ids(shape, value), TEXTS_PER_SLICE):
         ids, candidates = _collect_ids_from_texts(chunk)
         if ids or candidates:
             yield ids, candidates
@@ -125,7 +125,6 @@ def _collect_ids_from_texts(texts: Iterable[tuple[Mark, str]]) -> IdSets:
 
 
 def replace_ids(shape: Any, value: JSON, names: Mapping[str, str]) -> JSON:
-    """Replaces the ids in a body of this shape."""
     if not names:
         return value
 

@@ -127,7 +127,6 @@ def _confirm_operator_named_batch(batch_id: str, body: JSONObject) -> OutcomeRea
 def build_batch_creation_call(
     body: JSONObject, field_map: Mapping[str, str] = MappingProxyType({})
 ) -> Call:
-    """Builds the call of POST /batches."""
     match_fields = {**body, "payments": map_rows(select_payment_match_fields, body["payments"])}
     rule = build_batch_creation_outcome_rule(body)
     return Call(

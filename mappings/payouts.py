@@ -122,7 +122,6 @@ def drop_masks_sent_back(payout: Payout, recipient: Recipient) -> Payout:
 
 
 def validate_account(payout: Payout, method: str, recipient: Recipient) -> Iterator[Problem]:
-    """Validates one complete account."""
     prefix, account = payout.build_account_field_prefix(method), payout.accounts[method]
     if method == legacy.WALLET:
         if not account.get("address"):
@@ -359,7 +358,6 @@ def replace_accounts_of_recipient(
     new_accounts: list[dict[str, JSON]],
     old_accounts: Sequence[Mapping[str, JSON]],
 ) -> Recipient:
-    """Returns the recipient with the old accounts replaced by the new ones."""
     other_accounts = [
         account for account in recipient.get("accounts") or [] if account not in old_accounts
     ]

@@ -128,11 +128,12 @@ TextCollector = Callable[[JSON, MarkedTexts, "LazyLists"], None]
 LazyLists = list[tuple[TextCollector, LazySequence]]
 
 
-def iterate_marked_texts(
-    shape: Any, value: JSON, mark_types: MarkTypes
-) -> Iterator[tuple[Mark, str]]:
-    """Iterates over the marked texts of a value, with their marks; lazy lists stay lazy."""
-    collect = compile_text_collector(shape, mark_types)
+def iterate_texts_with_ids(shape: Any, value: JSON) -> Iterator[tuple[Mark, str]]:
+    """Iterates over the ids and the texts with ids in a value, with their marks.
+
+    Lazy lists stay lazy.
+    """
+    collect = compile_text_collector(shape)
     if collect is None or not value:
         return iter(())
     texts: MarkedTexts = []
@@ -170,8 +171,6 @@ class _CollectorSource:
                 field = f"v{self._count}"
                 self.lines.append(f"{indent} {field} = {variable}.get({name!r})")
                 self.write_node(field_node, field, f"{indent} ")
-            # An object may have words as names of fields, but no marked ones.
-            self.lines.append(f"{indent} pass")
         elif isinstance(node, ValueNode):
             mark = self._bind(node.mark)
             self.lines += [
@@ -238,9 +237,9 @@ def index_shape(shape: Any, mark_types: MarkTypes) -> ShapeNode | None:
 
 
 @cache
-def compile_text_collector(shape: Any, mark_types: MarkTypes) -> TextCollector | None:
-    """Compiles the search for these marks in a shape; None if the shape contains none."""
-    node = index_shape(shape, mark_types)
+def compile_text_collector(shape: Any) -> TextCollector | None:
+    """Compiles the search for ids in a shape; None if the shape contains none."""
+    node = index_shape(shape, ID_MARKS)
     return None if node is None else _compile_collector(node)
 
 

@@ -22,7 +22,6 @@ from mappings.shape_index import (
 
 
 def map_legacy_words(vocabulary: Vocabulary) -> dict[str, str]:
-    """Maps the name of each word to the word of the legacy side."""
     wallet, service = vocabulary.legacy_wallet, vocabulary.legacy_service
     display = wallet[:1].upper() + wallet[1:]
     return {
