@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from mappings import banking, legacy
+from mappings import banking, legacy, payouts, recipient_outcomes
 from mappings.banking import ClientGovernmentId
 from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, SubFlow
 from mappings.errors import RECIPIENT_NOT_SHOWN_YET
@@ -33,25 +33,7 @@ from mappings.objects import (
     find_primary_account,
     map_shown_accounts_by_type,
 )
-from mappings.payouts import (
-    Payout,
-    Recipient,
-    build_account_body,
-    collect_account_ids,
-    delete_replaced_accounts,
-    extract_account,
-    map_account_field_names_to_client,
-    replace_accounts_of_recipient,
-    send_account_with_number_retry,
-    translate_bank_account,
-    undo_account_writes,
-    validate_account,
-    validate_masks,
-)
-from mappings.recipient_outcomes import (
-    build_account_change_call,
-    build_account_creation_outcome_rule,
-)
+from mappings.payouts import Payout, Recipient
 
 
 @dataclass(eq=False)
@@ -145,7 +127,7 @@ class PayoutChanges:
     def validate(self, options: LegacyOptions) -> Iterator[Problem]:
         yield from self._validate_method()
         for method in self.methods_to_create:
-            yield from validate_account(self.payout, method, self.recipient)
+            yield from payouts.validate_account(self.payout, method, self.recipient)
         if legacy.BANK in self.methods_to_update:
             yield from self._validate_bank()
         for name, hold in self.holds.items():
@@ -188,7 +170,7 @@ class PayoutChanges:
             merged_bank |= dict.fromkeys(branch_names - bank_changes.keys())
         masked_id, kind = bank_answer["governmentId"], self.recipient.get("type")
         client_fields = {prefix + name for name in bank_changes}
-        yield from validate_masks(bank_changes, prefix)
+        yield from payouts.validate_masks(bank_changes, prefix)
         for problem in (
             *banking.validate_bank_account(merged_bank, prefix),
             *banking.validate_government_id(merged_bank, kind, prefix, masked_id),
@@ -222,7 +204,7 @@ class PayoutChanges:
         account = self.find_account(method) or {}
         if method == legacy.BANK:
             bank_changes = self._bank if self.is_shown_late else self.bank_changes
-            fields = translate_bank_account(
+            fields = payouts.translate_bank_account(
                 {"country": account.get("country"), **bank_changes}, account.get("branchId")
             )
         else:
@@ -305,12 +287,14 @@ def apply_payout_changes(
     # Nothing is undone after Unknown: the account may exist, and reconciliation decides that first.
     except Refused as refusal:
         if not is_undone_by_caller:
-            yield from undo_account_writes(recipient, new_accounts, changed_accounts, refusal)
+            yield from payouts.undo_account_writes(
+                recipient, new_accounts, changed_accounts, refusal
+            )
         raise
-    recipient = yield from delete_replaced_accounts(recipient, new_accounts)
+    recipient = yield from payouts.delete_replaced_accounts(recipient, new_accounts)
     if changed_accounts:
         old_accounts = [before for before, _ in changed_accounts]
-        recipient = replace_accounts_of_recipient(
+        recipient = payouts.replace_accounts_of_recipient(
             recipient, [after for _, after in changed_accounts], old_accounts
         )
     if changes.holds:
@@ -329,27 +313,29 @@ def _add_accounts(
     for method in changes.methods_to_create:
         # The flag is sent with each, because otherwise the service decides by the order of creation.
         account = {
-            **build_account_body(payout, method, recipient),
+            **payouts.build_account_body(payout, method, recipient),
             "primary": method == primary_method,
         }
-        field_map = map_account_field_names_to_client(payout, method)
+        field_map = payouts.map_account_field_names_to_client(payout, method)
         # This includes the ids of accounts just added: a new account is recognized by an id that
         # was not there before.
-        reconcile = build_account_creation_outcome_rule(
-            recipient["id"], account, collect_account_ids([*accounts, *new_accounts])
+        reconcile = recipient_outcomes.build_account_creation_outcome_rule(
+            recipient["id"], account, payouts.collect_account_ids([*accounts, *new_accounts])
         )
         path = f"/recipients/{recipient['id']}/accounts"
         call = Call("POST", path, account, field_map=field_map, reconcile=reconcile)
-        response = yield from send_account_with_number_retry(call, account.get("country"), options)
+        response = yield from payouts.send_account_with_number_retry(
+            call, account.get("country"), options
+        )
         new_accounts.append({**account, **response})
         currency, shown_currency = payout.currency, new_accounts[-1].get("currency")
         # The service may have chosen another currency for a wallet.
         if method == legacy.WALLET and currency and shown_currency not in (None, currency):
             fields = {"currency": currency}
-            response = yield build_account_change_call(
+            response = yield recipient_outcomes.build_account_change_call(
                 recipient["id"], new_accounts[-1], fields, field_map
             )
-            new_accounts[-1] |= {**fields, **extract_account(response)}
+            new_accounts[-1] |= {**fields, **payouts.extract_account(response)}
 
 
 def _change_accounts(
@@ -377,10 +363,10 @@ def _update_account(
     """
     id_, account = changes.recipient["id"], changes.find_account(method) or {}
     country = account.get("country")
-    field_map = map_account_field_names_to_client(changes.payout, method, country)
-    call = build_account_change_call(id_, account, fields, field_map)
+    field_map = payouts.map_account_field_names_to_client(changes.payout, method, country)
+    call = recipient_outcomes.build_account_change_call(id_, account, fields, field_map)
     try:
-        return (yield from send_account_with_number_retry(call, country, options))
+        return (yield from payouts.send_account_with_number_retry(call, country, options))
     except Refused as refused:
         if refused.status != 404:
             raise
@@ -392,5 +378,5 @@ def _update_account(
             raise
         if current_account["recipientAccountId"] == account["recipientAccountId"]:
             raise Refused(500, [RECIPIENT_NOT_SHOWN_YET], retry_after="5") from None
-        call = build_account_change_call(id_, current_account, fields, field_map)
-        return (yield from send_account_with_number_retry(call, country, options))
+        call = recipient_outcomes.build_account_change_call(id_, current_account, fields, field_map)
+        return (yield from payouts.send_account_with_number_retry(call, country, options))

@@ -13,7 +13,7 @@ from operator import attrgetter
 import msgspec
 from msgspec import structs
 
-from mappings import banking, current, legacy
+from mappings import banking, current, legacy, recipient_outcomes
 from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, LoadFacts, SubFlow
 from mappings.failures import (
     Failure,
@@ -32,11 +32,6 @@ from mappings.objects import (
     find_masked_government_id,
     find_primary_account,
     map_shown_accounts_by_type,
-)
-from mappings.recipient_outcomes import (
-    build_account_change_call,
-    build_account_deletion_call,
-    is_matching_account,
 )
 
 Recipient = Mapping[str, JSON]
@@ -317,9 +312,11 @@ def _write_to_account_with_current_id(
 
     def build_call(account: Mapping[str, JSON]) -> Call:
         if fields is None:
-            call = build_account_deletion_call(original["id"], account)
+            call = recipient_outcomes.build_account_deletion_call(original["id"], account)
             return structs.replace(call, undo_of=undo_of, is_cleanup=undo_of is None)
-        call = build_account_change_call(original["id"], {**account, "primary": False}, fields)
+        call = recipient_outcomes.build_account_change_call(
+            original["id"], {**account, "primary": False}, fields
+        )
         return structs.replace(call, undo_of=undo_of)
 
     if account.get("recipientAccountId"):
@@ -340,7 +337,7 @@ def _write_to_account_with_current_id(
         for candidate in recipient.get("accounts") or []
         if candidate.get("recipientAccountId") not in known_ids
         and (is_primary_allowed or not previous_accounts or not candidate.get("primary"))
-        and is_matching_account(stable_fields, candidate)
+        and recipient_outcomes.is_matching_account(stable_fields, candidate)
     ]
     # With several candidates the wrong account could be deleted; none is better than that.
     if len(candidates) == 1:

@@ -47,14 +47,6 @@ from mappings.objects import (
 from mappings.paging import build_meta, complete_page_meta, parse_page_params, select_page_params
 from mappings.payout_changes import PayoutChanges
 from mappings.payouts import Recipient
-from mappings.recipient_reads import (
-    build_visible_payments_query,
-    filter_recipient_payments,
-    load_draft_payments,
-    load_memos_by_payment_id,
-    mask_api_keys_in_log_entry,
-    restore_original_payment_ids,
-)
 
 # Create
 
@@ -195,7 +187,9 @@ def read_recipient_logs(request: Request) -> Flow:
     )
     entries = page.get("activities") or []
     meta = complete_page_meta(page.get("meta"), parse_page_params(request.query), len(entries))
-    activities = [mask_api_keys_in_log_entry(entry, request.api_keys) for entry in entries]
+    activities = [
+        recipient_reads.mask_api_keys_in_log_entry(entry, request.api_keys) for entry in entries
+    ]
     return Answer({"activities": activities, "meta": meta})
 
 
@@ -218,13 +212,13 @@ def read_recipient_payments(request: Request) -> Flow:
         )
     recipient_answer = build_legacy_recipient(recipient, facts, request.options)
     if superseded or filters:
-        visible = (yield build_visible_payments_query(path, superseded)).rows
+        visible = (yield recipient_reads.build_visible_payments_query(path, superseded)).rows
         all_payments = [
-            *(yield from restore_original_payment_ids(visible)),
-            *(yield from load_draft_payments(id_)),
+            *(yield from recipient_reads.restore_original_payment_ids(visible)),
+            *(yield from recipient_reads.load_draft_payments(id_)),
         ]
         if filters:
-            all_payments = yield from filter_recipient_payments(
+            all_payments = yield from recipient_reads.filter_recipient_payments(
                 filters, all_payments, id_, recipient_answer
             )
         # After the payments of drafts are merged in, the service's order is no longer by creation
@@ -233,9 +227,11 @@ def read_recipient_payments(request: Request) -> Flow:
             all_payments.sort(key=recipient_queries.parse_created_at, reverse=True)
         payments, meta = parse_page_params(request.query).select_rows(all_payments)
     else:
-        payments = yield from restore_original_payment_ids(page.get("payments") or [])
+        payments = yield from recipient_reads.restore_original_payment_ids(
+            page.get("payments") or []
+        )
         meta = page.get("meta")
-    memos = yield from load_memos_by_payment_id(payments, id_)
+    memos = yield from recipient_reads.load_memos_by_payment_id(payments, id_)
     rows = [
         build_legacy_payment({**payment, **memos.get(payment["id"], {})}, recipient_answer)
         for payment in payments
