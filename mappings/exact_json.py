@@ -27,13 +27,7 @@ class ExactDecimal(Decimal):
     def __str__(self) -> str:
         return self._text
 
-    # ``Decimal`` copies and pickles by value, which would lose the text.
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
-
+    # ``Decimal`` pickles by value, which would lose the text.
     def __reduce__(self) -> tuple[type[Self], tuple[str]]:
         return type(self), (self._text,)
 

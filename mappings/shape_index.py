@@ -152,66 +152,41 @@ def _iterate_lazy_texts(lazy_lists: LazyLists) -> Iterator[tuple[Mark, str]]:
             yield from texts
 
 
-class _CollectorSource:
-    """The source of a collector: nested ``if`` and ``for`` statements in the form of the shape.
+def _compile_collector(node: ShapeNode) -> TextCollector:
+    names: dict[str, Any] = {"LazySequence": LazySequence}
+    lines = ["def collect(v0, texts, lazy_lists):", *_write_collector(node, "v0", " ", names)]
+    exec("\n".join(lines), names)  # noqa: S102 - made of shapes only
+    collector: TextCollector = names["collect"]
+    return collector
+
+
+def _write_collector(
+    node: ShapeNode, variable: str, indent: str, names: dict[str, Any]
+) -> Iterator[str]:
+    """Writes a collector: nested ``if`` and ``for`` statements in the form of the shape.
 
     Every response is searched for ids, and a call for each of its parts costs more than the rest.
+    ``names`` gets what the statements refer to.
     """
-
-    def __init__(self) -> None:
-        self.lines = ["def collect(v0, texts, lazy_lists):"]
-        self.names: dict[str, Any] = {"LazySequence": LazySequence}
-        self._count = 0
-
-    def write_node(self, node: ShapeNode, variable: str, indent: str) -> None:
-        if isinstance(node, ObjectNode):
-            self.lines.append(f"{indent}if isinstance({variable}, dict):")
-            for name, field_node in node.marked_fields:
-                self._count += 1
-                field = f"v{self._count}"
-                self.lines.append(f"{indent} {field} = {variable}.get({name!r})")
-                self.write_node(field_node, field, f"{indent} ")
-        elif isinstance(node, ValueNode):
-            mark = self._bind(node.mark)
-            self.lines += [
-                f"{indent}if isinstance({variable}, str):",
-                f"{indent} texts.append(({mark}, {variable}))",
-            ]
-        else:
-            self._write_children(node, variable, indent)
-
-    def _write_children(self, node: ListNode | MapNode, variable: str, indent: str) -> None:
-        self._count += 1
-        child = f"v{self._count}"
-        if node.item is not None:
-            item_collector = self._bind(_compile_collector(node.item))
-            # Some services send a list of the items instead of the map.
-            self.lines += [
-                f"{indent}if isinstance({variable}, LazySequence):",
-                f"{indent} lazy_lists.append(({item_collector}, {variable}))",
-                f"{indent}elif isinstance({variable}, list):",
-                f"{indent} for {child} in {variable}:",
-            ]
-            self.write_node(node.item, child, f"{indent}  ")
-        if isinstance(node, MapNode):
-            self.lines.append(f"{indent}if isinstance({variable}, dict):")
-            for part_node, source in ((node.name, variable), (node.item, f"{variable}.values()")):
-                if part_node is not None:
-                    self.lines.append(f"{indent} for {child} in {source}:")
-                    self.write_node(part_node, child, f"{indent}  ")
-
-    def _bind(self, value: object) -> str:
-        name = f"bound_{len(self.names)}"
-        self.names[name] = value
-        return name
-
-
-def _compile_collector(node: ShapeNode) -> TextCollector:
-    source = _CollectorSource()
-    source.write_node(node, "v0", " ")
-    exec("\n".join(source.lines), source.names)  # noqa: S102 - made of shapes only
-    collector: TextCollector = source.names["collect"]
-    return collector
+    child, bound = f"v{len(indent)}", f"bound_{len(names)}"
+    if isinstance(node, ObjectNode):
+        yield f"{indent}if isinstance({variable}, dict):"
+        for name, field_node in node.marked_fields:
+            yield f"{indent} {child} = {variable}.get({name!r})"
+            yield from _write_collector(field_node, child, f"{indent} ", names)
+    elif isinstance(node, ValueNode):
+        names[bound] = node.mark
+        yield f"{indent}if isinstance({variable}, str):"
+        yield f"{indent} texts.append(({bound}, {variable}))"
+    elif isinstance(node, ListNode):
+        names[bound] = _compile_collector(node.item)
+        yield f"{indent}if isinstance({variable}, LazySequence):"
+        yield f"{indent} lazy_lists.append(({bound}, {variable}))"
+        yield f"{indent}elif isinstance({variable}, list):"
+        yield f"{indent} for {child} in {variable}:"
+        yield from _write_collector(node.item, child, f"{indent}  ", names)
+    else:
+        raise TypeError("no shape has ids in an object with arbitrary keys")
 
 
 @cache
