@@ -117,9 +117,11 @@ def resolve_branch_id(bank: Mapping[str, JSON], shown_branch: JSON = None) -> JS
     If it was sent under two names, the client changed the one that differs from the shown branch.
     """
     names = objects.BRANCH_NAMES_BY_COUNTRY.get(bank.get("country"), ())
-    branches = [bank[name] for name in names if bank.get(name)]
-    changed_branches = [value for value in branches if value != shown_branch]
-    return next(iter(changed_branches or branches), None) or _extract_sort_code_from_iban(bank)
+    branches = [*filter(None, map(bank.get, names))]
+    for branch in branches:
+        if branch != shown_branch:
+            return branch
+    return branches[0] if branches else _extract_sort_code_from_iban(bank)
 
 
 def _extract_sort_code_from_iban(bank: Mapping[str, JSON]) -> str | None:
@@ -149,7 +151,10 @@ def _parse_iban(text: str) -> IBAN | None:
 def choose_client_branch_field(bank: Mapping[str, JSON]) -> str:
     """Returns the client's own name for the branch id: the one it sent, else the country's."""
     names = objects.BRANCH_NAMES_BY_COUNTRY.get(bank.get("country"), ("branchNum",))
-    return next((name for name in names if bank.get(name)), names[0])
+    for name in names:
+        if bank.get(name):
+            return name
+    return names[0]
 
 
 def validate_bank_account(bank: Mapping[str, JSON], prefix: str) -> Iterator[Problem]:
@@ -174,7 +179,7 @@ def _validate_branch(bank: Mapping[str, JSON], prefix: str) -> Iterator[Problem]
             field = prefix + choose_client_branch_field(bank)
             yield build_invalid_field_problem(field, rule.describe())
     names = objects.BRANCH_NAMES_BY_COUNTRY.get(country, ())
-    if len({bank.get(name) for name in names} - {None}) > 1:
+    if len({*map(bank.get, names)} - {None}) > 1:
         fault = "and routing name different branches"
         yield build_invalid_field_problem(f"{prefix}branchNum", fault)
     if country == "CA":
