@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from mappings import batch_bodies, batch_lists, legacy, outcome_rules
+from mappings import batch_bodies, batch_lists, legacy, money, outcome_rules
 from mappings.batch_bodies import collect_sent_payments
 from mappings.batch_changes import edit_batch_payments, list_payment_ids_to_load
 from mappings.batch_locks import (
@@ -71,7 +71,6 @@ from mappings.payment_recipients import (
 )
 from mappings.start_checks import (
     check_start_and_list_notices,
-    has_start_changed_batch_amount,
     require_not_started_elsewhere,
 )
 from mappings.summaries import build_summary
@@ -289,11 +288,15 @@ def start_batch(request: Request) -> Flow:
     yield CompareAndSet("batch", batch.id, facts)
     start_fields = restore_original_batch_fields(batch.facts, drop_nulls(extract_batch(response)))
     has_all_fields = start_fields.get("status") and start_fields.get("sentAt")
-    is_changed = has_start_changed_batch_amount(start_fields.get("amount"), batch)
+    # The service may apply new exchange rates.
+    amounts = {
+        money.parse_amount(each.get("amount")) for each in (batch.service_fields, start_fields)
+    }
+    is_amount_changed = len(amounts - {None}) > 1
     batch.facts = {**batch.facts, **facts}
     # The status loaded before the start is out of date.
     batch.service_fields = {**batch.service_fields, "status": None, **start_fields}
-    if not has_all_fields or is_changed:
+    if not has_all_fields or is_amount_changed:
         # The batch is started. After an error here the client would start it again.
         with suppress(Failure):
             batch = fill_service_fields((yield from load_batch(batch.id)), start_fields)

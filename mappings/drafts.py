@@ -80,19 +80,23 @@ class Edit:
         which ``now`` None says, added entries have no id: the next summary shows the service's.
         """
         changes, removed_ids = self.build_changes(), frozenset(self.removed_ids)
+
+        def change_entry(entry: Entry) -> Entry:
+            body = changes.get(entry.get("id", ""))
+            updated = entry if body is None else apply_payment_changes(entry, body)
+            return updated if now is None or updated == entry else {**updated, "updatedAt": now}
+
+        def date_added_entry(entry: Entry) -> Entry:
+            if now is not None:
+                return {"createdAt": now, **entry, "updatedAt": now}
+            entry = {name: value for name, value in entry.items() if name != "id"}
+            return entry | ({"added_as": id_} if (id_ := self._only_added_id) else {})
+
         if removed_ids:
             entries = filter_rows(entries, lambda entry: entry.get("id") not in removed_ids)
         if changes:
-            entries = map_rows(partial(_change_entry, changes, now), entries)
-        return chain_rows(
-            entries, map_rows(partial(self._date_added_entry, now), self.added_entries)
-        )
-
-    def _date_added_entry(self, now: str | None, entry: Entry) -> Entry:
-        if now is not None:
-            return {"createdAt": now, **entry, "updatedAt": now}
-        entry = {name: value for name, value in entry.items() if name != "id"}
-        return entry | ({"added_as": id_} if (id_ := self._only_added_id) else {})
+            entries = map_rows(change_entry, entries)
+        return chain_rows(entries, map_rows(date_added_entry, self.added_entries))
 
     @property
     def _only_added_id(self) -> JSON:
@@ -112,14 +116,6 @@ class Edit:
         payments = batch.payments if removed_ids else ()
         removed = (payment["added_as"] for payment in payments if payment["id"] in removed_ids)
         return [*filter(None, (self._only_added_id, *removed))]
-
-
-def _change_entry(
-    changes: Mapping[str, Mapping[str, JSON]], now: str | None, entry: Entry
-) -> Entry:
-    body = changes.get(entry.get("id", ""))
-    updated = entry if body is None else apply_payment_changes(entry, body)
-    return updated if now is None or updated == entry else {**updated, "updatedAt": now}
 
 
 def edit_batch(

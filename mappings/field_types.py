@@ -178,11 +178,8 @@ def _parse_amount(value: Any) -> Any:
     """Parses a positive amount: digits, optionally followed by a point and exactly two digits."""
     # The amount remains text, so that it is sent exactly as written.
     text = value
-    if not isinstance(value, str):
-        if value is None:
-            raise build_missing_error()
-        if isinstance(value, int | Decimal) and not isinstance(value, bool):
-            text = str(value)
+    if not isinstance(value, str | bool) and isinstance(value, int | Decimal):
+        text = str(value)
     if fault := validate_amount(text):
         raise InvalidValue(fault)
     return text

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
@@ -119,8 +119,8 @@ def _collect_ids_from_texts(texts: Iterable[tuple[Mark, str]]) -> IdSets:
     for mark, text in texts:
         if isinstance(mark, Id):
             ids[mark.kind, text] = None
-        else:
-            candidates.update(dict.fromkeys(find_ids_in_text(text)))
+        elif "-" in text:  # most texts contain no id
+            candidates.update(dict.fromkeys(ID_IN_TEXT_PATTERN.findall(text)))
     return ids.keys(), candidates.keys()
 
 
@@ -141,8 +141,3 @@ def replace_ids_in_text(text: str, translate: Callable[[str], str | None]) -> st
     if "-" not in text:  # Most texts contain no id, and this check is much faster than the pattern.
         return text
     return ID_IN_TEXT_PATTERN.sub(lambda found: translate(found[0]) or found[0], text)
-
-
-def find_ids_in_text(text: str) -> Sequence[str]:
-    """Returns everything in free text that looks like an id."""
-    return ID_IN_TEXT_PATTERN.findall(text) if "-" in text else ()

@@ -43,10 +43,6 @@ MAX_RECIPIENTS = 1000
 # Reads
 
 
-def build_recipient_call(recipient_id: str) -> Call:
-    return Call("GET", f"/recipients/{recipient_id}")
-
-
 def read_recipients(recipient_ids: Iterable[str], select: Callable[[Any], JSON]) -> SubFlow:
     """Reads recipients in parallel; returns what ``select`` keeps of each response, by id.
 
@@ -54,7 +50,7 @@ def read_recipients(recipient_ids: Iterable[str], select: Callable[[Any], JSON])
     """
     selected: dict[JSON, JSON] = {}
     for chunk in iterate_chunks(dict.fromkeys(recipient_ids), PARALLEL_RECIPIENT_READS):
-        answers = yield Parallel([build_recipient_call(id_) for id_ in chunk])
+        answers = yield Parallel([Call("GET", f"/recipients/{id_}") for id_ in chunk])
         selected |= {id_: select(answer) for id_, answer in zip(chunk, answers, strict=True)}
     return selected
 

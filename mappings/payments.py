@@ -40,7 +40,6 @@ from mappings.objects import build_legacy_payment, build_legacy_recipient, drop_
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_payment
 from mappings.payment_recipients import (
-    build_recipient_call,
     load_recipient_facts,
     resolve_recipients,
 )
@@ -177,7 +176,7 @@ def _build_full_payment(payment: Payment, request: Request, *, is_added: bool = 
         return build_legacy_payment(payment, None)
     facts = yield LoadFacts("recipient", str(id_))
     try:
-        recipient = (yield build_recipient_call(id_))["recipient"]
+        recipient = (yield Call("GET", f"/recipients/{id_}"))["recipient"]
     except Failure as failure:
         # After a transient failure the reduced recipient would look like one without a payout
         # method. A payment just added is answered in any case, or the client would add it again.

@@ -59,8 +59,9 @@ def start_signed_batch(request: Request) -> Flow:
     upstream_id, batch_id = request.ids["id"], request.ids["batch"]
     if known_facts := (yield LoadFacts("batch", batch_id)):
         yield from require_not_started_elsewhere(known_facts)
-    else:
-        yield from _check_start_of_external_batch(upstream_id)
+    elif unseen_times := (yield LoadFacts("may exist", ids=(upstream_id,))):
+        summary = yield Call("GET", SUMMARY_PATH.format(id=upstream_id))
+        require_not_created_with(unseen_times.values(), extract_batch(summary).get("createdAt"))
 
     def build_lock(facts: Facts) -> CompareAndSet:
         is_unlocked = facts.get("phase") in (None, "sent")
@@ -88,14 +89,6 @@ def start_signed_batch(request: Request) -> Flow:
     started = format_timestamp(request.now)
     yield CompareAndSet("batch", batch_id, {**finished_facts, "started": started})
     return Answer({})
-
-
-def _check_start_of_external_batch(upstream_id: str) -> SubFlow:
-    """Raises Invalid for a batch that may be the one whose creation had no response."""
-    if unseen_times := (yield LoadFacts("may exist", ids=(upstream_id,))):
-        summary = yield Call("GET", SUMMARY_PATH.format(id=upstream_id))
-        created_at = extract_batch(summary).get("createdAt")
-        require_not_created_with(unseen_times.values(), created_at)
 
 
 def change_signed_batch(request: Request) -> Flow:

@@ -92,12 +92,6 @@ def require_not_created_with(unseen_times: Iterable[str], created_at: JSON) -> N
             raise Invalid(WRONG_STATUS)
 
 
-def has_start_changed_batch_amount(amount: JSON, batch: Batch) -> bool:
-    """Whether the start changed the batch's amount: the service may apply new exchange rates."""
-    new, old = money.parse_amount(amount), money.parse_amount(batch.service_fields.get("amount"))
-    return None not in (new, old) and new != old
-
-
 def has_upstream_batch_requested_payments(batch: Batch) -> SubFlow:
     """Whether the service's batch makes the requested payments: recipient, amount and currency.
 

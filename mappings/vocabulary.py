@@ -7,6 +7,7 @@ value (``Word``) or as a field name (``WordKey``). Unmarked values are never cha
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from mappings.effects import JSON, Vocabulary
@@ -70,10 +71,9 @@ class VocabularyTranslator:
     def translate_from_neutral(self, shape: Any, value: JSON) -> JSON:
         if not self._words:
             return value
+        rewrite = partial(self._replace_word, source=_NEUTRAL_WORDS, target=self._words)
         rename = self._translate_field_name_from_neutral
-        return rewrite_marked_texts(
-            index_shape(shape, WORD_MARKS), value, self._translate_word_from_neutral, rename
-        )
+        return rewrite_marked_texts(index_shape(shape, WORD_MARKS), value, rewrite, rename)
 
     def translate_field_path(self, shape: Any, name: str) -> str:
         """Translates a field path (``payout.accounts.wallet.address``) to this side's words."""
@@ -96,9 +96,6 @@ class VocabularyTranslator:
             return problem
         name = self.translate_field_path(shape, problem.field)
         return Problem(problem.code, problem.message.replace(problem.field, name), name)
-
-    def _translate_word_from_neutral(self, mark: Word, value: str) -> str:
-        return self._replace_word(mark, value, _NEUTRAL_WORDS, self._words)
 
     def _translate_word_to_neutral(self, mark: Word, value: str) -> str:
         word = self._replace_word(mark, value, self._words, _NEUTRAL_WORDS)
