@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from mappings import money
 from mappings.batch_bodies import select_listed_recipient_fields
@@ -20,7 +21,7 @@ from mappings.batch_views import (
 )
 from mappings.effects import JSON, Answer, Call, Flow, SubFlow
 from mappings.failures import NoSuchOperation, Refused
-from mappings.matching import Entry
+from mappings.matching import Entry, extract_recipient_id
 from mappings.objects import (
     DEFAULT_HOLD,
     UPSTREAM_STATUS,
@@ -112,19 +113,20 @@ def match_legacy_batch(
     ``current_ids`` maps legacy ids to differing current ids. Candidates come from the ``listed``
     batches of the service, or from GET /recipients/:id/payments if it cannot list batches.
     """
-    own_id = current_ids.get(legacy_batch["id"], legacy_batch["id"])
+    batch = _LegacyBatch(legacy_batch, payments, current_ids)
+    own_id = batch.find_current_id(legacy_batch["id"])
     if (summary := (yield from fetch_summary_if_exists(own_id))) is not None:
-        return _match_batch_with_summary(legacy_batch, payments, current_ids, own_id, summary)
+        return batch.match_with_summary(own_id, summary)
+    created_at = legacy_batch.get("createdAt")
     if current_batches is None:
-        candidate_ids = yield from _list_candidate_batch_ids(legacy_batch, payments, current_ids)
+        candidate_ids = yield from batch.list_candidate_ids()
     else:
-        created_at = legacy_batch.get("createdAt")
         rows = [row for row in current_batches if row.get("createdAt") == created_at]
         candidate_ids = [str(row["id"]) for row in rows]
     matches = []
     for id_ in candidate_ids:
         summary = yield from fetch_summary_if_exists(id_)
-        if summary is None or _pair_payments(payments, summary, current_ids) is None:
+        if summary is None or batch.pair_payments(summary) is None:
             continue
         if extract_batch(summary).get("description") in (None, legacy_batch.get("description")):
             matches.append((id_, summary))
@@ -133,118 +135,108 @@ def match_legacy_batch(
         subject = "several batches" if matches else "no batch"
         reason = f"{subject} of the current service could be this one; see `ids import`"
         return _build_mismatch_answer(reason)
-    return _match_batch_with_summary(legacy_batch, payments, current_ids, *matches[0])
+    return batch.match_with_summary(*matches[0])
 
 
-def _list_candidate_batch_ids(
-    legacy_batch: LegacyObject, payments: Sequence[LegacyObject], current_ids: Mapping[str, str]
-) -> SubFlow:
-    """Lists the batches with the same creation time that pay the first recipient of the batch."""
-    if not payments:
-        return []
-    payee = _resolve_current_recipient_id(payments[0], current_ids)
-    try:
-        rows = yield from load_all_rows(f"/recipients/{payee}/payments", "payments")
-    except Refused as refused:
-        if refused.status != 404:
-            raise
-        return []
-    batches = (payment.get("batch") or {} for payment in rows.values())
-    created_at = legacy_batch.get("createdAt")
-    ids = (each["id"] for each in batches if each.get("id") and each.get("createdAt") == created_at)
-    return list(dict.fromkeys(map(str, ids)))
+@dataclass(frozen=True, slots=True)
+class _LegacyBatch:
+    """A legacy batch with its payments; ``current_ids`` maps legacy ids to differing current ids."""
 
+    fields: LegacyObject
+    payments: Sequence[LegacyObject]
+    current_ids: Mapping[str, str]
 
-def _resolve_current_recipient_id(payment: LegacyObject, current_ids: Mapping[str, str]) -> str:
-    id_ = str((payment.get("recipient") or {}).get("id"))
-    return current_ids.get(id_, id_)
+    def find_current_id(self, legacy_id: JSON) -> str:
+        return self.current_ids.get(str(legacy_id), str(legacy_id))
 
-
-def _build_payment_key(payment: LegacyObject, current_ids: Mapping[str, str]) -> tuple[JSON, ...]:
-    """Builds a key of recipient, source amount and target currency.
-
-    The target amount is left out, because a quote changes it.
-    """
-    recipient_id = _resolve_current_recipient_id(payment, current_ids)
-    source = money.parse_amount(payment.get("sourceAmount"))
-    return recipient_id, source, payment.get("targetCurrency")
-
-
-def _match_batch_with_summary(
-    legacy_batch: LegacyObject,
-    payments: Sequence[LegacyObject],
-    current_ids: Mapping[str, str],
-    id_: str,
-    summary: JSON,
-) -> Answer:
-    payment_pairs = _pair_payments(payments, summary, current_ids)
-    if payment_pairs is None:
-        return _build_mismatch_answer("it has other payments at the current service")
-    status = legacy_batch.get("status")
-    current_status = derive_batch_status(extract_batch(summary).get)
-    # Only "editable or not" is compared: the services' words for stages of processing differ.
-    is_different = (status in EDITABLE_STATUSES) != (current_status in EDITABLE_STATUSES)
-    if status in LEGACY_STATUSES and current_status is not None and is_different:
-        return _build_mismatch_answer(
-            f"it is {status} at the legacy service, but {current_status} at the current one"
+    def list_candidate_ids(self) -> SubFlow:
+        """Lists the batches with the same creation time that pay the batch's first recipient."""
+        if not self.payments:
+            return []
+        payee = self.find_current_id(extract_recipient_id(self.payments[0]))
+        try:
+            rows = yield from load_all_rows(f"/recipients/{payee}/payments", "payments")
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+            return []
+        batches = (payment.get("batch") or {} for payment in rows.values())
+        created_at = self.fields.get("createdAt")
+        ids = (
+            each["id"] for each in batches if each.get("id") and each.get("createdAt") == created_at
         )
-    facts: dict[str, JSON] = {
-        "phase": "sent",
-        "upstream": id_,
-        "started": legacy_batch.get("sentAt"),
-    }
-    names = ("currency", "description", "createdAt", "updatedAt", "completedAt")
-    facts |= {name: legacy_batch.get(name) for name in names}
-    entries = [
-        _reconstruct_payment_entry(payment, current_id, current_ids)
-        for payment, current_id in payment_pairs
-    ]
-    redirected_payments = {
-        str(payment["id"]): current_id
-        for payment, current_id in payment_pairs
-        if payment["id"] != current_id
-    }
-    batch = build_batch(id_, facts, entries, extract_batch(summary), extract_payments(summary))
-    return _build_match_answer(
-        id_, facts, entries=entries, payments=redirected_payments, is_open=batch.is_editable
-    )
+        return list(dict.fromkeys(map(str, ids)))
+
+    def match_with_summary(self, id_: str, summary: JSON) -> Answer:
+        payment_pairs = self.pair_payments(summary)
+        if payment_pairs is None:
+            return _build_mismatch_answer("it has other payments at the current service")
+        status = self.fields.get("status")
+        current_status = derive_batch_status(extract_batch(summary).get)
+        # Only "editable or not" is compared: the services' words for stages of processing differ.
+        is_different = (status in EDITABLE_STATUSES) != (current_status in EDITABLE_STATUSES)
+        if status in LEGACY_STATUSES and current_status is not None and is_different:
+            return _build_mismatch_answer(
+                f"it is {status} at the legacy service, but {current_status} at the current one"
+            )
+        names = ("currency", "description", "createdAt", "updatedAt", "completedAt")
+        facts: dict[str, JSON] = {
+            "phase": "sent",
+            "upstream": id_,
+            "started": self.fields.get("sentAt"),
+            **{name: self.fields.get(name) for name in names},
+        }
+        entries = [
+            self._reconstruct_entry(payment, current_id) for payment, current_id in payment_pairs
+        ]
+        redirected_payments = {
+            str(payment["id"]): current_id
+            for payment, current_id in payment_pairs
+            if payment["id"] != current_id
+        }
+        batch = build_batch(id_, facts, entries, extract_batch(summary), extract_payments(summary))
+        return _build_match_answer(
+            id_, facts, entries=entries, payments=redirected_payments, is_open=batch.is_editable
+        )
+
+    def pair_payments(self, summary: JSON) -> list[tuple[LegacyObject, str]] | None:
+        """Pairs each payment with its current id; identical payments are paired in listing order.
+
+        Returns None if the summary does not show the same payments.
+        """
+        current_payments = extract_payments(summary)
+        shown_ids = {str(payment.get("id")) for payment in current_payments}
+        unmatched: dict[tuple[JSON, ...], list[str]] = defaultdict(list)
+        # Payments that are found by their id must not be paired with others that look like them.
+        known_ids = {self.find_current_id(payment["id"]) for payment in self.payments}
+        for shown in current_payments:
+            if str(shown.get("id")) not in known_ids:
+                key = _build_payment_key(shown, extract_recipient_id(shown))
+                unmatched[key].append(str(shown.get("id")))
+        pairs = []
+        for payment in self.payments:
+            own_id = self.find_current_id(payment["id"])
+            payee = self.find_current_id(extract_recipient_id(payment))
+            candidates = unmatched[_build_payment_key(payment, payee)]
+            if own_id not in shown_ids and not candidates:
+                return None
+            pairs.append((payment, own_id if own_id in shown_ids else candidates.pop(0)))
+        return pairs if len(pairs) == len(current_payments) else None
+
+    def _reconstruct_entry(self, payment: LegacyObject, current_id: str) -> Entry:
+        """Reconstructs the entry that was requested for a payment, as far as that is possible."""
+        recipient = {
+            **select_listed_recipient_fields(payment.get("recipient") or {}),
+            "id": self.find_current_id(extract_recipient_id(payment)),
+        }
+        # Answers take the status from the current service, so a stored copy would only become stale.
+        recipient.pop("status", None)
+        names = ("sourceAmount", "memo", "createdAt", "updatedAt")
+        fields = {name: payment[name] for name in names if payment.get(name) not in (None, "")}
+        return {"id": current_id, "recipient": recipient, **fields}
 
 
-def _pair_payments(
-    payments: Sequence[LegacyObject], summary: JSON, current_ids: Mapping[str, str]
-) -> list[tuple[LegacyObject, str]] | None:
-    """Pairs each payment with its current id; identical payments are paired in listing order.
-
-    Returns None if the summary does not show the same payments.
-    """
-    current_payments: Sequence[LegacyObject] = extract_payments(summary)
-    by_id = {str(payment.get("id")): payment for payment in current_payments}
-    unmatched: dict[tuple[JSON, ...], list[str]] = defaultdict(list)
-    # Payments that are found by their id must not be paired with others that look like them.
-    known_ids = {current_ids.get(str(payment["id"]), str(payment["id"])) for payment in payments}
-    for payment in current_payments:
-        if str(payment.get("id")) not in known_ids:
-            unmatched[_build_payment_key(payment, {})].append(str(payment.get("id")))
-    pairs = []
-    for payment in payments:
-        own_id = current_ids.get(str(payment["id"]), str(payment["id"]))
-        candidates = unmatched[_build_payment_key(payment, current_ids)]
-        if own_id not in by_id and not candidates:
-            return None
-        pairs.append((payment, own_id if own_id in by_id else candidates.pop(0)))
-    return pairs if len(pairs) == len(current_payments) else None
-
-
-def _reconstruct_payment_entry(
-    payment: LegacyObject, current_id: str, current_ids: Mapping[str, str]
-) -> Entry:
-    """Reconstructs the entry that was requested for a payment, as far as that is possible."""
-    recipient = {
-        **select_listed_recipient_fields(payment.get("recipient") or {}),
-        "id": _resolve_current_recipient_id(payment, current_ids),
-    }
-    # Answers take the status from the current service, so a stored copy would only become stale.
-    recipient.pop("status", None)
-    copied_fields = ("sourceAmount", "memo", "createdAt", "updatedAt")
-    fields = {name: payment[name] for name in copied_fields if payment.get(name) not in (None, "")}
-    return {"id": current_id, "recipient": recipient, **fields}
+def _build_payment_key(payment: LegacyObject, recipient_id: JSON) -> tuple[JSON, ...]:
+    """Builds a key without the target amount, because a quote changes it."""
+    source = money.parse_amount(payment.get("sourceAmount"))
+    return str(recipient_id), source, payment.get("targetCurrency")
