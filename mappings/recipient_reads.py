@@ -149,11 +149,8 @@ def restore_original_payment_ids(payments: Sequence[Payment]) -> SubFlow:
         return {**record, "id": id_, **original}
 
     return [
-        {
-            **restore(payment),
-            **({"batch": restore(batch)} if (batch := payment.get("batch")) else {}),
-        }
-        for payment in payments
+        {**payment, "batch": restore(payment["batch"])} if payment.get("batch") else payment
+        for payment in map(restore, payments)
     ]
 
 
