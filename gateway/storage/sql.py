@@ -240,15 +240,10 @@ class AnyOf(ColumnElement[bool]):
         return self
 
 
-@compiles(AnyOf, "sqlite")
-def _compile_any_of_for_sqlite(element: AnyOf, compiler: Any, **options: Any) -> str:
+@compiles(AnyOf)
+def _compile_any_of(element: AnyOf, compiler: Any, **options: Any) -> str:
     column = compiler.process(element.column, **options)
     parameter = compiler.process(element.parameter, **options)
-    return f"{column} IN (SELECT value FROM json_each({parameter}))"  # noqa: S608 - compiled parts
-
-
-@compiles(AnyOf, "postgresql")
-def _compile_any_of_for_postgresql(element: AnyOf, compiler: Any, **options: Any) -> str:
-    column = compiler.process(element.column, **options)
-    parameter = compiler.process(element.parameter, **options)
+    if compiler.dialect.name == "sqlite":
+        return f"{column} IN (SELECT value FROM json_each({parameter}))"  # noqa: S608 - compiled parts
     return f"{column} = ANY({parameter})"

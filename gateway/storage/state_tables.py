@@ -30,7 +30,13 @@ from sqlalchemy import (
 from gateway.payloads import json_codec
 from gateway.storage.database import FEW
 from gateway.storage.sql import AnyOf, Statement, build_upsert_statement
-from gateway.storage.tables import KEY_ORDERED, UTCDateTime, metadata
+from gateway.storage.tables import (
+    KEY_ORDERED,
+    UTCDateTime,
+    build_columns,
+    build_condition_options,
+    metadata,
+)
 
 _KEY = ("merchant", "environment", "id")
 
@@ -93,7 +99,7 @@ class StateTable:
         self.table = table = Table(
             name,
             metadata,
-            *(Column(key, Text, nullable=False) for key in _KEY),
+            *build_columns(Text, *_KEY),
             *(Column(name, type_.type, **type_.options) for name, type_ in facts.values()),
             *([Column(others, Text)] if others else []),
             Column("updated_at", UTCDateTime, nullable=False),
@@ -254,18 +260,14 @@ Index(
     "ix_id_redirects_superseded",
     id_redirects.c.merchant,
     id_redirects.c.environment,
-    sqlite_where=text(IS_SUPERSEDED),
-    postgresql_where=text(IS_SUPERSEDED),
+    **build_condition_options(IS_SUPERSEDED),
 )
 draft_payments = Table(
     "draft_payments",
     metadata,
-    Column("merchant", Text, nullable=False),
-    Column("environment", Text, nullable=False),
-    Column("batch_id", Text, nullable=False),
-    Column("payment_id", Text, nullable=False),
-    Column("position", Integer, nullable=False),  # in the batch; increases, with gaps
-    Column("sealed", LargeBinary, nullable=False),
+    *build_columns(Text, "merchant", "environment", "batch_id", "payment_id"),
+    *build_columns(Integer, "position"),  # in the batch; increases, with gaps
+    *build_columns(LargeBinary, "sealed"),
     PrimaryKeyConstraint("merchant", "environment", "batch_id", "payment_id"),
     UniqueConstraint("merchant", "environment", "batch_id", "position"),
     **KEY_ORDERED,

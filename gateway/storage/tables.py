@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -94,12 +95,9 @@ def _parse_moment(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def _build_text_columns(*names: str) -> list[Column[Any]]:
-    return [Column(name, Text, nullable=False) for name in names]
-
-
-def _build_tenant_columns() -> list[Column[Any]]:
-    return _build_text_columns("merchant", "environment")
+def build_columns(type_: Any, *names: str, default: Any = None) -> list[Column[Any]]:
+    """Builds columns without NULL; ``default`` is that of the database."""
+    return [Column(name, type_, nullable=False, server_default=default) for name in names]
 
 
 _IS_ENVIRONMENT = "environment in ('live', 'sandbox')"
@@ -128,9 +126,8 @@ tenant_credentials = Table(
     "tenant_credentials",
     metadata,
     Column("id", Text, primary_key=True),
-    *_build_tenant_columns(),
-    Column("access_key", Text, nullable=False),
-    Column("secret", Text, nullable=False),  # encrypted, see encryption.py
+    # The secret is encrypted, see encryption.py.
+    *build_columns(Text, "merchant", "environment", "access_key", "secret"),
     Column("created_at", UTCDateTime, nullable=False),
     CheckConstraint(_IS_ENVIRONMENT, name="environment"),
     # Constraints keep the names that the tables had before: SQLite cannot rename one in place.
@@ -144,8 +141,7 @@ api_keys = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("name", Text, nullable=False),
-    *_build_tenant_columns(),
-    Column("key_hash", Text, nullable=False),
+    *build_columns(Text, "merchant", "environment", "key_hash"),
     Column("hash_key_id", Text, ForeignKey("encryption_keys.id"), nullable=False),
     Column("prefix", Text, nullable=False),
     Column("credentials_id", Text, ForeignKey("tenant_credentials.id"), nullable=False),
@@ -164,7 +160,7 @@ api_keys = Table(
 capabilities = Table(
     "capabilities",
     metadata,
-    *_build_text_columns("environment", "name"),
+    *build_columns(Text, "environment", "name"),
     Column("value", Text, nullable=False),  # JSON
     Column("learned_at", UTCDateTime, nullable=False),
     PrimaryKeyConstraint("environment", "name"),
@@ -175,7 +171,7 @@ legacy_ids = Table(
     # object may have two: an alias, and one that was imported later.
     "legacy_ids",
     metadata,
-    *_build_text_columns("merchant", "environment", "legacy_id", "current_id"),
+    *build_columns(Text, "merchant", "environment", "legacy_id", "current_id"),
     Column("imported", Boolean, nullable=False),
     Column("created_at", UTCDateTime, nullable=False),
     PrimaryKeyConstraint("merchant", "environment", "legacy_id"),
@@ -197,8 +193,8 @@ operations = Table(
         primary_key=True,
     ),
     Column("id", Text, nullable=False, unique=True),
-    *_build_text_columns(
-        "merchant", "environment", "key_id", "key_name", "operation", "request_id"
+    *build_columns(
+        Text, "merchant", "environment", "key_id", "key_name", "operation", "request_id"
     ),
     Column("fingerprint", Text, nullable=False),  # keyed digest of operation, ids and body
     Column("idempotency", Text),  # keyed digest of the client's Idempotency-Key
@@ -216,7 +212,7 @@ operations = Table(
 )
 
 
-def _build_condition_options(condition: str) -> dict[str, Any]:
+def build_condition_options(condition: str) -> dict[str, Any]:
     """Returns the options of an index of the rows that meet a condition."""
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
@@ -227,7 +223,7 @@ Index(
     "ix_operations_open",
     operations.c.merchant,
     operations.c.environment,
-    **_build_condition_options(IS_OPEN),
+    **build_condition_options(IS_OPEN),
 )
 HAS_IDEMPOTENCY_KEY_CONDITION = "idempotency IS NOT NULL"
 Index(
@@ -236,26 +232,26 @@ Index(
     operations.c.idempotency,
     operations.c.key_id,
     unique=True,
-    **_build_condition_options(HAS_IDEMPOTENCY_KEY_CONDITION),
+    **build_condition_options(HAS_IDEMPOTENCY_KEY_CONDITION),
 )
 Index(
     # Operations with an Idempotency-Key, until it is deleted.
     "ix_operations_named",
     operations.c.started_at,
-    **_build_condition_options(HAS_IDEMPOTENCY_KEY_CONDITION),
+    **build_condition_options(HAS_IDEMPOTENCY_KEY_CONDITION),
 )
 Index(
     # The same, by their requests.
     "ix_operations_named_requests",
     operations.c.fingerprint,
-    **_build_condition_options(HAS_IDEMPOTENCY_KEY_CONDITION),
+    **build_condition_options(HAS_IDEMPOTENCY_KEY_CONDITION),
 )
 UNREAD_ANSWER_CONDITION = "response IS NOT NULL AND idempotency IS NULL AND state = 'answered'"
 Index(
     # Responses that are kept in case their connection is reset.
     "ix_operations_answered",
     operations.c.fingerprint,
-    **_build_condition_options(UNREAD_ANSWER_CONDITION),
+    **build_condition_options(UNREAD_ANSWER_CONDITION),
 )
 
 operation_objects = Table(
@@ -263,7 +259,7 @@ operation_objects = Table(
     # and `trace` finds operations by them.
     "operation_objects",
     metadata,
-    *_build_text_columns("merchant", "environment", "object_id", "operation_id"),
+    *build_columns(Text, "merchant", "environment", "object_id", "operation_id"),
     PrimaryKeyConstraint("merchant", "environment", "object_id", "operation_id"),
     Index(None, "operation_id"),
     **KEY_ORDERED,
@@ -273,9 +269,9 @@ operation_steps = Table(
     # Results of flow steps, up to and including step ``number``.
     "operation_steps",
     metadata,
-    Column("operation_id", Text, nullable=False),
-    Column("number", Integer, nullable=False),
-    Column("results", Text, nullable=False),  # encrypted
+    *build_columns(Text, "operation_id"),
+    *build_columns(Integer, "number"),
+    *build_columns(Text, "results"),  # encrypted
     PrimaryKeyConstraint("operation_id", "number"),
     **KEY_ORDERED,
 )
@@ -284,10 +280,10 @@ text_chunks = Table(
     # Chunks of texts that are too long for one value, see chunks.py; deleted with their holder.
     "text_chunks",
     metadata,
-    Column("holder", Text, nullable=False),  # an operation, or the state of an object
-    Column("name", Text, nullable=False),  # of the text
-    Column("number", Integer, nullable=False),
-    Column("ciphertext", LargeBinary, nullable=False),
+    # The holder is an operation, or the state of an object; the name is that of the text.
+    *build_columns(Text, "holder", "name"),
+    *build_columns(Integer, "number"),
+    *build_columns(LargeBinary, "ciphertext"),
     PrimaryKeyConstraint("holder", "name", "number"),
 )
 
@@ -296,11 +292,10 @@ upstream_writes = Table(
     # contains no personal data.
     "upstream_writes",
     metadata,
-    Column("operation_id", Text, nullable=False),
-    Column("number", Integer, nullable=False),  # of the step
-    *_build_text_columns("merchant", "environment", "method", "path"),
-    Column("call_digest", Text, nullable=False),  # keyed digest of method, path and body
-    Column("state", Text, nullable=False),  # see gateway/writes/states.py
+    *build_columns(Text, "operation_id"),
+    *build_columns(Integer, "number"),  # of the step
+    # A keyed digest of method, path and body. The states are those of gateway/writes/states.py.
+    *build_columns(Text, "merchant", "environment", "method", "path", "call_digest", "state"),
     Column("status", Integer),
     Column("object_id", Text),  # id of the created object
     # An outcome recorded by an operator: an object id, or one of OPERATOR_OUTCOMES.
@@ -317,7 +312,7 @@ Index(
     # Batches that the service may have created and does not list.
     "ix_upstream_writes_may_exist",
     upstream_writes.c.recorded_at,
-    **_build_condition_options(UNSEEN_BATCH_CONDITION),
+    **build_condition_options(UNSEEN_BATCH_CONDITION),
 )
 
 audit_events = Table(
@@ -326,9 +321,7 @@ audit_events = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("at", UTCDateTime, nullable=False),
-    Column("action", Text, nullable=False),
-    Column("actor", Text, nullable=False),  # user of the operating system
-    *_build_tenant_columns(),
+    *build_columns(Text, "action", "actor", "merchant", "environment"),
     Column("operation_id", Text),  # id of an operation
     Index(None, "at"),
 )
@@ -337,7 +330,7 @@ freezes = Table(
     # Stops of writes; an empty merchant or environment stands for all.
     "freezes",
     metadata,
-    *_build_tenant_columns(),
+    *build_columns(Text, "merchant", "environment"),
     Column("since", UTCDateTime, nullable=False),
     PrimaryKeyConstraint("merchant", "environment"),
 )
@@ -356,20 +349,10 @@ request_counts = Table(
     metadata,
     Column("seconds", Integer, nullable=False),  # length of the span
     Column("began_at", UTCDateTime, nullable=False),
-    *_build_tenant_columns(),
-    Column("key", Text, nullable=False),  # its name
-    Column("operation", Text, nullable=False),
-    *(
-        Column(name, BigInteger, nullable=False)
-        for name in ("requests", "refused", "failed", "slowest_ms")
-    ),
-    Column("first_at", UTCDateTime, nullable=False),
-    Column("last_at", UTCDateTime, nullable=False),
-    *(
-        Column(name, BigInteger, nullable=False, server_default="0")
-        for names in BUCKET_COLUMNS.values()
-        for name in names
-    ),
+    *build_columns(Text, "merchant", "environment", "key", "operation"),  # the key's name
+    *build_columns(BigInteger, "requests", "refused", "failed", "slowest_ms"),
+    *build_columns(UTCDateTime, "first_at", "last_at"),
+    *build_columns(BigInteger, *chain.from_iterable(BUCKET_COLUMNS.values()), default="0"),
     # Time first: rows are read and deleted by time.
     PrimaryKeyConstraint("seconds", "began_at", "merchant", "environment", "key", "operation"),
 )
@@ -379,9 +362,8 @@ brownouts = Table(
     "brownouts",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("begins_at", UTCDateTime, nullable=False),
-    Column("ends_at", UTCDateTime, nullable=False),
-    *_build_text_columns("merchant", "key"),
+    *build_columns(UTCDateTime, "begins_at", "ends_at"),
+    *build_columns(Text, "merchant", "key"),
     Column("operations", JSON, nullable=False),
     Column("ended", Boolean, nullable=False),  # ended early by an operator
 )
@@ -391,10 +373,8 @@ modes = Table(
     # tenant without a row of its own.
     "modes",
     metadata,
-    *_build_tenant_columns(),
-    Column("key", Text, nullable=False),  # its name
-    Column("part", Text, nullable=False),  # a group of operations
-    Column("mode", Text, nullable=False),
+    # The name of the key, and a group of operations.
+    *build_columns(Text, "merchant", "environment", "key", "part", "mode"),
     Column("since", UTCDateTime, nullable=False),
     PrimaryKeyConstraint("merchant", "environment", "key", "part"),
 )
@@ -403,13 +383,10 @@ comparisons = Table(
     # Counters of answers that were compared with those of the other service.
     "comparisons",
     metadata,
-    *_build_text_columns("merchant", "environment", "key", "operation"),
-    Column("compared", BigInteger, nullable=False),
-    Column("different", BigInteger, nullable=False),
-    Column("failed", BigInteger, nullable=False),  # no answer from the other service
-    Column("dropped", BigInteger, nullable=False),  # not compared, because the queue was full
-    Column("first_at", UTCDateTime, nullable=False),
-    Column("last_at", UTCDateTime, nullable=False),
+    *build_columns(Text, "merchant", "environment", "key", "operation"),
+    # Failed: no answer from the other service. Dropped: not compared, because the queue was full.
+    *build_columns(BigInteger, "compared", "different", "failed", "dropped"),
+    *build_columns(UTCDateTime, "first_at", "last_at"),
     PrimaryKeyConstraint("merchant", "environment", "key", "operation"),
 )
 
@@ -417,14 +394,10 @@ found_differences = Table(
     # Where the answers of the two services differ, and in how many, with masked values of one.
     "found_differences",
     metadata,
-    *_build_text_columns("merchant", "environment", "key", "operation", "kind"),
-    Column("place", Text, nullable=False),  # without indexes: payments[].sourceAmount
-    Column("answers", BigInteger, nullable=False),
-    Column("first_at", UTCDateTime, nullable=False),
-    Column("last_at", UTCDateTime, nullable=False),
-    *(
-        Column(name, Text, nullable=False, server_default=text("''"))
-        for name in ("request_id", "control", "candidate")
-    ),
+    # The place is without indexes: payments[].sourceAmount
+    *build_columns(Text, "merchant", "environment", "key", "operation", "kind", "place"),
+    *build_columns(BigInteger, "answers"),
+    *build_columns(UTCDateTime, "first_at", "last_at"),
+    *build_columns(Text, "request_id", "control", "candidate", default=text("''")),
     PrimaryKeyConstraint("merchant", "environment", "key", "operation", "kind", "place"),
 )
