@@ -22,7 +22,7 @@ from gateway.compare.inputs import load_inputs, read_input_text
 from gateway.compare.masking import Redactor
 from gateway.compare.report import Report, build_report, redact_api_keys, render_report_page
 from gateway.compare.requests import InputError
-from gateway.compare.rules import BUILT_IN, Rule, Rules, parse_rules
+from gateway.compare.rules import BUILT_IN, Rules, parse_rules
 from gateway.compare.run import Run
 from gateway.config.settings import Settings
 from gateway.observability.plurals import format_time, pluralize
@@ -218,13 +218,11 @@ def _print_report(report: Report) -> None:
     if report["operations"]:
         heads = ["operation", "responses", "equal", "different", "status of control/candidate"]
         click.echo()
-        output.print_table(heads, [_build_operation_row(row) for row in report["operations"]])
+        output.print_table(heads, map(_build_operation_row, report["operations"]))
     if differences := report["differences"]:
         heads = ["difference", "operation", "where", "responses", "control", "candidate"]
         click.echo()
-        output.print_table(
-            heads, [_build_difference_row(row) for row in differences[:MAX_DIFFERENCES]]
-        )
+        output.print_table(heads, map(_build_difference_row, differences[:MAX_DIFFERENCES]))
         if len(differences) > MAX_DIFFERENCES:
             more = len(differences) - MAX_DIFFERENCES
             click.echo(f"… and {more} more; --html and --json show all")
@@ -249,22 +247,16 @@ def _print_uncompared(title: str, steps: list[Entry]) -> None:
         click.echo(f"  … and {len(steps) - MAX_SKIPPED} more")
 
 
-def _build_operation_row(operation: Entry) -> list[str]:
+def _build_operation_row(operation: Entry) -> list[object]:
     statuses = ", ".join(f"{pair}: {count}" for pair, count in operation["statuses"].items())
-    counts = (operation["compared"], operation["equal"], operation["different"])
-    return [operation["request"], *map(str, counts), statuses]
+    return [*(operation[name] for name in ("request", "compared", "equal", "different")), statuses]
 
 
-def _build_difference_row(difference: Entry) -> list[str]:
+def _build_difference_row(difference: Entry) -> list[object]:
     example = difference["examples"][0]
-    values = (example["control"]["text"], example["candidate"]["text"])
-    return [
-        difference["kind"],
-        difference["request"],
-        difference["path"],
-        str(difference["answers"]),
-        *(text if len(text) <= 40 else f"{text[:40]}…" for text in values),
-    ]
+    texts = (example["control"]["text"], example["candidate"]["text"])
+    shown = [text if len(text) <= 40 else f"{text[:40]}…" for text in texts]
+    return [*(difference[name] for name in ("kind", "request", "path", "answers")), *shown]
 
 
 # The group stands in for its default subcommand: users type `compare`, not `compare run`.
@@ -304,21 +296,18 @@ def show_shadow_comparison_report(
     cutover. 1: a key is not ready. 2: the report could not be made.
     """
     if forget:
-        if name is None:
-            raise click.UsageError("--forget requires --key NAME")
-        options.require_confirmation(f"Reset the comparison statistics of key {name}?", yes=yes)
+        _reset_statistics(settings, name, yes=yes, as_json=as_json)
+        return
     # Of the files only: the built-in rules were applied when the answers were compared.
     rules = [rule for rule in _load_rules(rules_files, Redactor()).rules if rule.origin != BUILT_IN]
     rules = [rule for rule in rules if rule.kind in VALUE_FREE_RULE_KINDS]
-    readiness = _load_or_reset_key_readiness(settings, name, rules, forget=forget)
-    if name and not readiness and not forget:
+    readiness = output.run_with_store(
+        settings, lambda store: load_cutover_readiness(store, name, rules)
+    )
+    if name and not readiness:
         raise CommandError(_NOTHING_COMPARED)
     if as_json:
         options.print_json({"keys": [*map(_build_key_readiness_json, readiness)]})
-    elif forget:
-        click.echo(
-            f"Reset the comparison statistics of key {name}; new requests are counted from zero."
-        )
     else:
         for each in readiness:
             _print_key_readiness(each)
@@ -332,22 +321,27 @@ def show_shadow_comparison_report(
 _NOTHING_COMPARED = "nothing was compared for a key of this name; `payout-gateway modes list` shows the keys in mode compare"
 
 
-def _load_or_reset_key_readiness(
-    settings: Settings, name: str | None, rules: list[Rule], *, forget: bool
-) -> list[KeyReadiness]:
-    async def load_or_reset(store: Store) -> list[KeyReadiness]:
-        if not forget:
-            return await load_cutover_readiness(store, name, rules)
+def _reset_statistics(settings: Settings, name: str | None, *, yes: bool, as_json: bool) -> None:
+    if name is None:
+        raise click.UsageError("--forget requires --key NAME")
+    options.require_confirmation(f"Reset the comparison statistics of key {name}?", yes=yes)
+
+    async def delete_tallies(store: Store) -> None:
         tallies = await load_comparison_tallies_by_key(store)
         # A key of the same name may exist in both environments.
         tenants = {tally_key.tenant for tally_key in tallies if tally_key.key == name}
         if not tenants:
             raise CommandError(_NOTHING_COMPARED)
         for tenant in tenants:
-            await delete_comparison_tallies_of_key(store, tenant, str(name))
-        return []
+            await delete_comparison_tallies_of_key(store, tenant, name)
 
-    return output.run_with_store(settings, load_or_reset)
+    output.run_with_store(settings, delete_tallies)
+    if as_json:
+        options.print_json({"keys": []})
+    else:
+        click.echo(
+            f"Reset the comparison statistics of key {name}; new requests are counted from zero."
+        )
 
 
 # Output
@@ -389,7 +383,7 @@ def _build_key_readiness_json(readiness: KeyReadiness) -> dict[str, Any]:
 def _print_key_readiness(readiness: KeyReadiness) -> None:
     click.echo(f"{readiness.owner}, key {readiness.key}: {readiness.sentence}\n")
     rows = [
-        [name, *(str(getattr(tally, count)) for count in _COUNTS)]
+        [name, *(getattr(tally, count) for count in _COUNTS)]
         for name, tally in readiness.operations.items()
     ]
     output.print_table(["operation", "compared", "different", "not comparable", "dropped"], rows)

@@ -149,7 +149,7 @@ def _build_import_report_json(
 
 def _print_report(report: ImportReport, options: ImportOptions) -> None:
     rows = [
-        [kind, *(str(counts[word]) for word in COUNTED_RESULTS)]
+        [kind, *(counts[word] for word in COUNTED_RESULTS)]
         for kind, counts in report.counts.items()
     ]
     output.print_table(["", "new", "changed", "equal", "kept (changed here)"], rows)

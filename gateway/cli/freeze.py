@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import click
@@ -19,21 +19,15 @@ from gateway.storage import Store, Tenant
 from gateway.storage.audit_log import AuditEvent
 from gateway.storage.freezes import Freeze, freeze_writes, unfreeze_writes
 
-
-def _add_scope_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in (
-        click.option("--all", "everything", is_flag=True, help="Every merchant, live and sandbox."),
-        click.option(
-            "--environment", type=click.Choice(["live", "sandbox"]), help="One environment."
-        ),
-        click.option("--merchant", metavar="NAME", help="One merchant."),
-    ):
-        command = option(command)
-    return command
+_all_option = click.option(
+    "--all", "everything", is_flag=True, help="Every merchant, live and sandbox."
+)
 
 
 @click.command()
-@_add_scope_options
+@options.merchant_option
+@options.environment_option
+@_all_option
 @click.option(
     "--list", "lists", is_flag=True, help="Only show active freezes and the audit log of freezes."
 )
@@ -48,14 +42,14 @@ def freeze(*, lists: bool, as_json: bool, settings: Settings, **scope: Any) -> N
     """
     if lists and any(scope.values()):
         raise click.UsageError("--list cannot be combined with --all, --merchant or --environment")
-    # Validated first, so that a usage error does not open the state.
-    change = None if lists else _build_change(freeze_writes, **scope)
     texts = "Frozen.", "Nothing changed: already frozen."
-    _change_and_print(settings, change, texts, as_json=as_json)
+    _change_and_print(settings, None if lists else freeze_writes, scope, texts, as_json=as_json)
 
 
 @click.command()
-@_add_scope_options
+@options.merchant_option
+@options.environment_option
+@_all_option
 @options.json_option
 @options.config_option
 def unfreeze(*, as_json: bool, settings: Settings, **scope: Any) -> None:
@@ -65,40 +59,30 @@ def unfreeze(*, as_json: bool, settings: Settings, **scope: Any) -> None:
     freezes that remain are shown, each with the command that ends it.
     """
     texts = "Unfrozen.", "Nothing changed: no freeze was set with these options."
-    _change_and_print(settings, _build_change(unfreeze_writes, **scope), texts, as_json=as_json)
-
-
-Change = Callable[[Store], Awaitable[bool]]
-"""Returns False if it was so before."""
-
-
-def _build_change(
-    apply: Callable[[Store, Tenant], Awaitable[bool]],
-    *,
-    merchant: str | None,
-    environment: str | None,
-    everything: bool,
-) -> Change:
-    # Exactly one of them: freezing everything must be an explicit choice.
-    if everything == bool(merchant or environment):
-        raise click.UsageError("give --all, --merchant NAME, --environment, or both of the latter")
-
-    async def change(store: Store) -> bool:
-        return await apply(store, await resolve_freeze_scope(store, merchant, environment))
-
-    return change
+    _change_and_print(settings, unfreeze_writes, scope, texts, as_json=as_json)
 
 
 def _change_and_print(
-    settings: Settings, change: Change | None, texts: tuple[str, str], *, as_json: bool
+    settings: Settings,
+    apply: Callable[[Store, Tenant], Awaitable[bool]] | None,
+    scope: Mapping[str, Any],
+    texts: tuple[str, str],
+    *,
+    as_json: bool,
 ) -> None:
     """Makes the change, if any, and prints what is frozen; without a change also the log.
 
-    ``texts`` say that it changed or that it was so before.
+    ``texts``: that it changed, or that it was so before.
     """
+    merchant, environment = scope["merchant"], scope["environment"]
+    # Exactly one of them: freezing everything must be an explicit choice.
+    if apply and scope["everything"] == bool(merchant or environment):
+        raise click.UsageError("give --all, --merchant NAME, --environment, or both of the latter")
 
     async def change_and_load(store: Store) -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
-        changed = await change(store) if change else None
+        changed = None
+        if apply:
+            changed = await apply(store, await resolve_freeze_scope(store, merchant, environment))
         return changed, *await load_freezes_and_audit_events(store)
 
     changed, frozen, events = output.run_with_store(settings, change_and_load)
@@ -114,17 +98,16 @@ def _change_and_print(
         click.echo(texts[not changed])
     if frozen:
         headers = ["merchant", "environment", "frozen since", "to resume writes"]
-        output.print_table(headers, list(map(_build_freeze_row, frozen)))
+        rows = [
+            [*_build_scope_cells(each.scope), each.since, format_unfreeze_command(each.scope)]
+            for each in frozen
+        ]
+        output.print_table(headers, rows)
     else:
         click.echo("Nothing is frozen.")
     if changed is None and events:
         click.echo("")
         print_audit_events(events)
-
-
-def _build_freeze_row(each: Freeze) -> list[str]:
-    cells = _build_scope_cells(each.scope)
-    return [*cells, format_time(each.since), format_unfreeze_command(each.scope)]
 
 
 def _build_scope_cells(scope: Tenant) -> list[str]:
@@ -133,8 +116,7 @@ def _build_scope_cells(scope: Tenant) -> list[str]:
 
 def print_audit_events(events: list[AuditEvent]) -> None:
     rows = [
-        [format_time(event.at), *_build_scope_cells(event.scope), event.action, event.actor]
-        for event in events
+        [event.at, *_build_scope_cells(event.scope), event.action, event.actor] for event in events
     ]
     output.print_table(["when", "merchant", "environment", "what", "who"], rows)
 

@@ -24,14 +24,8 @@ def ids() -> None:
 
 @ids.command("import")
 @click.argument("file", type=click.File("rb"))
-@click.option(
-    "--merchant", help="The owner of the objects. Default: the only merchant that has keys."
-)
-@click.option(
-    "--environment",
-    type=click.Choice(["live", "sandbox"]),
-    help="Default: the only environment in which the merchant has keys.",
-)
+@options.merchant_option
+@options.environment_option
 @options.config_option
 def import_ids(
     *, file: BinaryIO, merchant: str | None, environment: str | None, settings: Settings
@@ -39,7 +33,8 @@ def import_ids(
     """Import pairs of ids from FILE, a CSV of legacy_id,current_id (- is stdin).
 
     For objects that clients stored under a different id than the service uses now. Within a minute,
-    answers show the legacy id; requests may use either. Either all pairs are imported or none.
+    answers show the legacy id; requests may use either. Either all pairs are imported or none. The
+    options say whose objects they are, unless only one merchant and environment has keys.
     """
     filters = " ".join(word for word in (merchant, environment) if word) or "any merchant"
     missing = f"there is no key of {filters}; `payout-gateway keys list` shows the keys"

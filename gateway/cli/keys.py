@@ -106,7 +106,7 @@ def list_api_keys(*, as_json: bool, settings: Settings) -> None:
         options.print_json({"keys": [_build_key_json(key) for key in api_keys]})
         return
     headers = ["name", "key", "merchant", "environment", "access key", "per hour", "addresses"]
-    output.print_table([*headers, "created", "revoked"], [_build_key_row(key) for key in api_keys])
+    output.print_table([*headers, "created", "revoked"], map(_build_key_row, api_keys))
 
 
 def _build_key_json(key: ListedKey) -> dict[str, Any]:
@@ -123,17 +123,17 @@ def _build_key_json(key: ListedKey) -> dict[str, Any]:
     }
 
 
-def _build_key_row(key: ListedKey) -> list[str]:
+def _build_key_row(key: ListedKey) -> list[object]:
     return [
         key.name,
         f"{key.prefix}…",
         key.merchant,
         key.environment,
         shorten_key(key.access_key),
-        str(key.requests_per_hour or "default"),
+        key.requests_per_hour or "default",
         " ".join(key.allowed_ips) or "any",
-        format_time(key.created_at),
-        format_time(key.revoked_at),
+        key.created_at,
+        key.revoked_at,
     ]
 
 

@@ -86,9 +86,7 @@ def list_switched_keys(*, as_json: bool, settings: Settings) -> None:
     if not rows:
         click.echo("No mode is set: every request is translated.")
         return
-    output.print_table(
-        [*rows[0]], [[value or "every key" for value in row.values()] for row in rows]
-    )
+    output.print_table([*rows[0]], ([each or "every key" for each in row.values()] for row in rows))
     for tenant, batch_count in status.begun.items():
         click.echo(
             f"\n{tenant}: batches that stay at the legacy service, which created them: {batch_count}."

@@ -8,8 +8,9 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from datetime import datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -17,11 +18,15 @@ import click
 
 from gateway.cli import CommandError
 from gateway.config.settings import ConfigurationError, Settings
+from gateway.observability.plurals import format_time
 
 if TYPE_CHECKING:
     from gateway.storage import Store
 
 Done = TypeVar("Done")
+
+MAX_LINE_CHARACTERS = 160
+"""Line width of tables with sentences, if stdout is not a terminal."""
 
 Progress = Callable[[int, int | None], None]
 """Called with the amount done and the total, if the total is known."""
@@ -97,20 +102,20 @@ def show_progress(label: str) -> Iterator[Progress]:
 
 
 def print_table(
-    headers: list[str],
-    rows: list[list[str]],
+    headers: Sequence[str],
+    rows: Iterable[Iterable[object]],
     colours: Mapping[str, str] | None = None,
     widest: int | None = None,
 ) -> None:
     """Prints rows in aligned columns. ``colours`` maps cell texts to their colours on a terminal.
 
-    Cells are wrapped if a row is longer than the terminal, or elsewhere than ``widest`` characters.
+    Times are formatted, and None is shown as a dash. Cells are wrapped if a row is longer than the terminal, or elsewhere than ``widest`` characters.
     On a terminal that is too narrow, each row is printed as a list of fields, so that nothing is
     cut off.
     """
     is_terminal = sys.stdout.isatty()
     widest = shutil.get_terminal_size().columns if is_terminal else widest
-    lines = [headers, *([*map(escape_control_characters, row)] for row in rows)]
+    lines = [[*headers], *([*map(_format_cell, row)] for row in rows)]
     if is_terminal and _compute_minimum_table_width(lines) > (widest or 0):
         pairs = ((*zip(headers, row, strict=True), ("", "")) for row in lines[1:])
         lines = [[header, cell] for row in pairs for header, cell in row if cell or not header]
@@ -123,6 +128,12 @@ def print_table(
                 if has_colours and (colour := (colours or {}).get(cell)):
                     cells[index] = click.style(cells[index], fg=colour)
             click.echo("  ".join(cells).rstrip())
+
+
+def _format_cell(value: object) -> str:
+    if value is None or isinstance(value, datetime):
+        return format_time(value)
+    return escape_control_characters(str(value))
 
 
 def _compute_column_widths(rows: list[list[str]], widest: int | None) -> list[int]:

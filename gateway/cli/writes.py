@@ -190,9 +190,8 @@ def print_superseded_batches(*, as_json: bool, settings: Settings) -> None:
     else:
         headers = ["merchant", "environment", "batch", "superseded at the service", "since"]
         rows = [
-            [*each.tenant, batch, upstream_id, format_time(each.since), each.advice]
+            [*each.tenant, each.batch_id, each.upstream_id or "may exist", each.since, each.advice]
             for each in superseded
-            for batch, upstream_id in [(each.batch_id or "-", each.upstream_id or "may exist")]
         ]
         output.print_table([*headers, "what to do"], rows)
 
