@@ -19,7 +19,7 @@ from gateway.operator.retention import MAX_ROWS_PER_TRANSACTION, RetentionTask, 
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.id_rows import load_current_ids_by_legacy_id
-from gateway.storage.request_counts import load_usage_summaries
+from gateway.storage.request_counts import load_usage
 from gateway.storage.state_tables import batch_payments, draft_payments, signed_changes
 from gateway.storage.tables import (
     audit_events,
@@ -357,7 +357,7 @@ async def test_usage_and_audit_log_have_their_own_retention(
         await create_recipient(setup.gateway)
 
         async def is_usage_counted() -> bool:
-            return bool(await load_usage_summaries(setup.store))
+            return bool(await load_usage(setup.store))
 
         await wait_until_async(is_usage_counted)
         await setup.make_old(request_counts, "began_at")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import click
@@ -21,31 +23,24 @@ from gateway.operator.interruptions import (
 from gateway.storage import Store
 from gateway.storage.brownout_rows import (
     Brownout,
-    build_brownout_with_new_id,
     end_brownouts,
     insert_brownout,
     list_brownouts,
 )
-from gateway.storage.request_counts import UsageSummary
 from mappings import OPERATIONS, UNLISTED
 
 
-class ZonedTimeType(click.DateTime):
-    """A time with a time zone: without one a brownout could start hours early or late."""
-
-    def __init__(self) -> None:
-        super().__init__(["%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S%z"])
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            self.fail(f"{value!r} is not a time such as 2026-11-30T09:00Z, with a zone", param, ctx)
+def _parse_time(_ctx: click.Context, _option: click.Parameter, text: str | None) -> datetime | None:
+    """Parses a time with a time zone: without one a brownout could start hours early or late."""
+    if text is None:
+        return None
+    with suppress(ValueError):
+        if (time := datetime.fromisoformat(text)).tzinfo:
+            return time.astimezone(UTC)
+    raise click.BadParameter(f"{text!r} is not a time such as 2026-11-30T09:00Z, with a zone")
 
 
-_TIME: Any = {"type": ZonedTimeType(), "metavar": "TIME"}
+_time_option = partial(click.option, metavar="TIME", callback=_parse_time)
 
 
 @click.group(cls=options.FullHelpGroup)
@@ -54,12 +49,8 @@ def brownout() -> None:
 
 
 @brownout.command("schedule")
-@click.option(
-    "--from", "begins_at", help="Start time, such as 2026-11-30T09:00Z. Default: now.", **_TIME
-)
-@click.option(
-    "--until", "ends_at", required=True, help="End time, such as 2026-11-30T09:30Z.", **_TIME
-)
+@_time_option("--from", "begins_at", help="Start time, such as 2026-11-30T09:00Z. Default: now.")
+@_time_option("--until", "ends_at", required=True, help="End time, such as 2026-11-30T09:30Z.")
 @click.option("--merchant", metavar="NAME", default="", help="Only requests of this merchant.")
 @click.option("--key", metavar="NAME", default="", help="Only this key, by name or prefix.")
 @click.option(
@@ -81,37 +72,47 @@ def schedule_brownout(
     dry_run: bool,
     yes: bool,
     settings: Settings,
-    **scope: str,
+    **scope: Any,
 ) -> None:
     """Schedule a brownout, and list who used the affected operations in the last seven days.
 
     --operation can be repeated. On a terminal, the command asks for confirmation unless --dry-run is given.
     """
     now = datetime.now(UTC)
-    period = (begins_at or now).astimezone(UTC), ends_at.astimezone(UTC)
-    # A window in the past would never take effect, and nobody would notice.
-    if period[1] <= max(period[0], now):
-        raise CommandError("--until: the window would end before it starts")
-    expanded = _expand_operation_names(operations)
-    window = build_brownout_with_new_id(
-        begins_at=period[0], ends_at=period[1], operations=expanded, **scope
+    window = Brownout(
+        begins_at=begins_at or now,
+        ends_at=ends_at,
+        operations=_expand_operation_names(operations),
+        **scope,
     )
+    # A window in the past would never take effect, and nobody would notice.
+    if ends_at <= max(window.begins_at, now):
+        raise CommandError("--until: the window would end before it starts")
 
-    async def resolve_scope(store: Store) -> tuple[Brownout, list[UsageSummary]]:
+    async def resolve_scope(store: Store) -> tuple[Brownout, list[list[object]]]:
         resolved = resolve_window_key(window, await load_listed_keys(store))
         return resolved, await load_usage_affected_by_window(store, resolved)
 
     window, affected = output.run_with_store(settings, resolve_scope)
-    _print_affected_usage(affected)
+    if affected:
+        headers = ["merchant", "environment", "key", "operation", "requests", "last"]
+        click.echo("Affected requests in the last seven days:\n")
+        output.print_table(headers, affected)
+        click.echo()
+    else:
+        click.echo("No affected request was made in the last seven days.")
     names = [name for name in (window.merchant, window.key and f"key {window.key}") if name]
-    times = " to ".join(map(format_time, period))
-    subject = f"requests of {', '.join(names) or 'every key'} from {times}"
+    subject = f"requests of {', '.join(names) or 'every key'} from {_format_period(window)}"
     if dry_run:
         click.echo(f"Would refuse {subject}.")
         return
     options.require_confirmation_if_interactive(f"Refuse {subject}?", yes=yes)
     output.run_with_store(settings, lambda store: insert_brownout(store, window))
     click.echo(f"Brownout {window.id} refuses {subject}.")
+
+
+def _format_period(window: Brownout) -> str:
+    return f"{format_time(window.begins_at)} to {format_time(window.ends_at)}"
 
 
 def _expand_operation_names(names_or_groups: Iterable[str]) -> tuple[str, ...]:
@@ -133,16 +134,6 @@ def _expand_operation_names(names_or_groups: Iterable[str]) -> tuple[str, ...]:
     return tuple(expanded)
 
 
-def _print_affected_usage(affected: list[UsageSummary]) -> None:
-    if not affected:
-        click.echo("No affected request was made in the last seven days.")
-        return
-    click.echo("Affected requests in the last seven days:\n")
-    rows = [[*usage[:4], str(usage.requests), format_time(usage.last_at)] for usage in affected]
-    output.print_table(["merchant", "environment", "key", "operation", "requests", "last"], rows)
-    click.echo()
-
-
 @brownout.command("list")
 @options.json_option
 @options.config_option
@@ -155,8 +146,7 @@ def print_brownouts(*, as_json: bool, settings: Settings) -> None:
     if not windows:
         click.echo("There are no brownouts.")
     for window in windows:
-        span = f"{format_time(window.begins_at)} to {format_time(window.ends_at)}"
-        click.echo(f"{window.id}  {span}  {describe_window_scope(window)}")
+        click.echo(f"{window.id}  {_format_period(window)}  {describe_window_scope(window)}")
         click.echo(f"    {describe_window_state(window, now)}")
 
 

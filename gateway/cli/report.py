@@ -12,9 +12,12 @@ from gateway.cli import options, output
 from gateway.config.settings import Settings
 from gateway.observability.plurals import format_time, pluralize
 from gateway.operator.interruptions import require_known_merchant
-from gateway.operator.usage import group_usage_by_key, map_operations_to_replacement_calls
+from gateway.operator.usage import map_operations_to_replacement_calls
 from gateway.storage import Store
-from gateway.storage.request_counts import UsageSummary, load_usage_summaries
+from gateway.storage.request_counts import KeyUsage, load_usage, sum_request_counts
+
+FIGURES = ("requests", "refused", "failed", "error_rate", "first_at", "last_at")
+"""Attributes of ``RequestCounts``."""
 
 
 @click.group(cls=options.FullHelpGroup)
@@ -24,7 +27,7 @@ def report() -> None:
 
 @report.command("usage")
 @click.option("--days", type=click.IntRange(min=1), help="Only the last N days, including today.")
-@click.option("--merchant", help="Only this merchant's keys.")
+@options.merchant_option
 @options.json_option
 @options.config_option
 def show_usage(
@@ -37,72 +40,68 @@ def show_usage(
     # Usage is counted per UTC day.
     since = datetime.now(UTC).date() - timedelta(days=days - 1) if days else None
 
-    async def load_rows(store: Store) -> list[UsageSummary]:
+    async def load_keys(store: Store) -> list[KeyUsage]:
         # "No requests" of a misspelt name would look like a merchant that has migrated.
         await require_known_merchant(store, merchant)
-        used = await load_usage_summaries(store, since)
-        return [row for row in used if merchant in (None, row.merchant)]
+        used = await load_usage(store, since)
+        return [usage for usage in used if merchant in (None, usage.tenant.merchant)]
 
-    rows = output.run_with_store(settings, load_rows)
+    keys = output.run_with_store(settings, load_keys)
     if as_json:
-        options.print_json({"since": str(since or ""), "keys": _build_key_usage_json(rows)})
-    elif not rows:
+        options.print_json({"since": str(since or ""), "keys": _build_key_usage_json(keys)})
+    elif not keys:
         click.echo("No requests were counted.")
     else:
-        _print_usage(rows)
+        _print_usage(keys)
 
 
-def _format_value(value: object) -> str:
-    return format_time(value) if isinstance(value, datetime) else str(value)
-
-
-def _build_total_row(rows: Sequence[UsageSummary]) -> list[str]:
-    requests, refused, failed = (
-        sum(getattr(row, name) for row in rows) for name in ("requests", "refused", "failed")
-    )
-    operations = {row.operation for row in rows if row.operation}
-    keys = {row[:3] for row in rows if row.key}
-    labels = ["total", "", pluralize(len(keys), "key"), pluralize(len(operations), "operation")]
-    rate = round((refused + failed) / requests, 4) if requests else 0.0
-    times = min(row.first_at for row in rows), max(row.last_at for row in rows)
-    return [*labels, *map(_format_value, (requests, refused, failed, rate, *times))]
-
-
-def _print_usage(rows: list[UsageSummary]) -> None:
-    # Each key's most used operations first; a stable sort keeps the keys together.
-    rows = sorted(rows, key=lambda row: (row.merchant, row.environment, row.key, -row.requests))
-    headers = [name.removesuffix("_at") for name in UsageSummary._fields]
-    lines = [[_format_value(value) or "-" for value in row] for row in rows]
-    output.print_table(headers, [*lines, _build_total_row(rows)])
-    replacement_calls = map_operations_to_replacement_calls()
-    if any(not row.key for row in rows):
+def _print_usage(keys: Sequence[KeyUsage]) -> None:
+    rows = [
+        [*usage.tenant, usage.key, operation, *(getattr(counts, name) for name in FIGURES)]
+        for usage in keys
+        # Each key's most used operations first.
+        for operation, counts in sorted(
+            usage.operations.items(), key=lambda item: item[1].requests, reverse=True
+        )
+    ]
+    total = sum_request_counts(counts for usage in keys for counts in usage.operations.values())
+    names = sorted({operation for usage in keys for operation in usage.operations} - {""})
+    key_count = pluralize(sum(bool(usage.key) for usage in keys), "key")
+    total_row = ["total", "", key_count, pluralize(len(names), "operation")]
+    total_row += [getattr(total, name) for name in FIGURES]
+    headers = ["merchant", "environment", "key", "operation"]
+    headers += [name.removesuffix("_at") for name in FIGURES]
+    lines = [["-" if value == "" else value for value in row] for row in rows]
+    output.print_table(headers, [*lines, total_row])
+    if not all(usage.key for usage in keys):
         click.echo("\n- as merchant, environment and key: requests without a known API key;")
         click.echo("- as the operation: paths that are not an operation;")
         click.echo("- as the key alone: a merchant's signed requests, which use no API key.")
     click.echo("\nerror_rate: the fraction of requests answered with 4xx or 5xx.")
     click.echo("\nReplacement calls:\n")
-    for name in sorted({row.operation for row in rows if row.operation in replacement_calls}):
+    replacement_calls = map_operations_to_replacement_calls()
+    for name in filter(replacement_calls.__contains__, names):
         click.echo(name)
         for call in replacement_calls[name]:
             click.echo(f"    {call}")
 
 
-def _build_key_usage_json(rows: Iterable[UsageSummary]) -> list[dict[str, Any]]:
-    """Builds the JSON report, grouped by key."""
+def _build_key_usage_json(keys: Iterable[KeyUsage]) -> list[dict[str, Any]]:
     replacement_calls = map_operations_to_replacement_calls()
     return [
         {
-            **key.owner._asdict(),
-            "key": key.key,
+            **usage.tenant._asdict(),
+            "key": usage.key,
             "operations": [
                 {
-                    **{name: getattr(row, name) for name in UsageSummary._fields[3:]},
-                    "first_at": format_time(row.first_at),
-                    "last_at": format_time(row.last_at),
-                    "becomes": replacement_calls.get(row.operation, []),
+                    "operation": operation,
+                    **{name: getattr(counts, name) for name in FIGURES},
+                    "first_at": format_time(counts.first_at),
+                    "last_at": format_time(counts.last_at),
+                    "becomes": replacement_calls.get(operation, []),
                 }
-                for row in key.operations
+                for operation, counts in usage.operations.items()
             ],
         }
-        for key in group_usage_by_key(rows)
+        for usage in keys
     ]

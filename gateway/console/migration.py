@@ -10,8 +10,8 @@ from aiohttp import web
 from gateway.auth.key_rows import load_listed_keys
 from gateway.config.sections import Deprecation
 from gateway.console.pages import Page
-from gateway.operator.usage import group_usage_by_key, map_operations_to_replacement_calls
-from gateway.storage.request_counts import load_usage_summaries
+from gateway.operator.usage import map_operations_to_replacement_calls
+from gateway.storage.request_counts import load_usage
 
 PERIOD_DAYS = 60
 RECENT_PERIOD = timedelta(days=7)
@@ -46,13 +46,9 @@ class MigrationPage(Page):
         store, now = self._store, self._store.clock()
         today = now.date()
         since = today - timedelta(days=PERIOD_DAYS - 1)
-        keys = group_usage_by_key(await load_usage_summaries(store, since))
+        keys = await load_usage(store, since)
         left = [usage for usage in keys if usage.key]
-        signed = [
-            usage
-            for usage in keys
-            if not usage.key and any(row.operation == SIGNED_OPERATION for row in usage.operations)
-        ]
+        signed = [usage for usage in keys if not usage.key and SIGNED_OPERATION in usage.operations]
         recent_since = now - RECENT_PERIOD
         recent = sum(usage.last_at > recent_since for usage in left)
         # Keys that are still in use come first.
@@ -74,6 +70,6 @@ class MigrationPage(Page):
             keys=active,
             signed=sorted(signed, key=lambda usage: -usage.requests),
             # Requests without a known key are counted without a merchant.
-            unknown=next((usage for usage in keys if not usage.owner.merchant), None),
+            unknown=next((usage for usage in keys if not usage.tenant.merchant), None),
             becomes=map_operations_to_replacement_calls(),
         )

@@ -16,12 +16,11 @@ from gateway.console.traffic import (
     load_traffic_chart,
 )
 from gateway.operator.metrics_page import load_state_gauges
-from gateway.operator.usage import group_usage_by_key
 from gateway.storage.request_counts import (
     HOUR,
     compute_span_start,
     load_request_counts,
-    load_usage_summaries,
+    load_usage,
     sum_request_counts,
 )
 
@@ -41,9 +40,7 @@ class OverviewPage(Page):
         # In this order: the day shows at least what the last minutes do.
         recent_by_merchant = await load_recent_traffic(store)
         day = await load_request_counts(store, HOUR, since, has_durations=True)
-        week = group_usage_by_key(
-            await load_usage_summaries(store, (store.clock() - USAGE_PERIOD).date())
-        )
+        week = await load_usage(store, (store.clock() - USAGE_PERIOD).date())
         return self._pages.render_page(
             request,
             "overview",

@@ -22,7 +22,6 @@ from gateway.operator.interruptions import (
     resolve_freeze_scope,
 )
 from gateway.operator.mode_switches import load_switch_status
-from gateway.operator.usage import group_usage_by_key
 from gateway.storage import Store, Tenant
 from gateway.storage.audit_log import (
     attribute_events_to_operator,
@@ -32,7 +31,7 @@ from gateway.storage.audit_log import (
 )
 from gateway.storage.brownout_rows import list_brownouts
 from gateway.storage.freezes import freeze_writes, unfreeze_writes
-from gateway.storage.request_counts import load_usage_summaries
+from gateway.storage.request_counts import load_usage
 
 log = structlog.get_logger()
 
@@ -169,8 +168,7 @@ async def _load_affected_key_rows(store: Store, scope: Tenant) -> list[list[str]
     """Lists the affected keys, the most used first."""
     since = (store.clock() - USAGE_PERIOD).date()
     requests_by_key = {
-        (usage.owner, usage.key): usage.requests
-        for usage in group_usage_by_key(await load_usage_summaries(store, since))
+        (usage.tenant, usage.key): usage.requests for usage in await load_usage(store, since)
     }
     keys = sorted(
         (-requests_by_key.get((key.tenant, key.name), 0), key.tenant, key.name)

@@ -17,7 +17,7 @@ from gateway.storage import Store, Tenant
 from gateway.storage.audit_log import AuditEvent, list_audit_events
 from gateway.storage.brownout_rows import Brownout
 from gateway.storage.freezes import WRITES_FROZEN, WRITES_UNFROZEN, Freeze, list_freezes
-from gateway.storage.request_counts import UsageSummary, load_usage_summaries
+from gateway.storage.request_counts import load_usage
 
 
 async def resolve_freeze_scope(
@@ -78,13 +78,16 @@ def resolve_window_key(window: Brownout, keys: Iterable[ListedKey]) -> Brownout:
     return replace(window, key=names.pop(), merchant=merchant)
 
 
-async def load_usage_affected_by_window(store: Store, window: Brownout) -> list[UsageSummary]:
-    """Returns the usage of the last week that a window affects. Raises StoreUnavailable."""
-    used = await load_usage_summaries(store, (store.clock() - USAGE_PERIOD).date())
+async def load_usage_affected_by_window(store: Store, window: Brownout) -> list[list[object]]:
+    """Returns the usage of the last week that a window affects: merchant, environment, key,
+    operation, requests and the time of the last. Raises StoreUnavailable.
+    """
     return [
-        row
-        for row in used
-        if row.key and window.is_match(row.merchant, row.key, row.operation, window.begins_at)
+        [*usage.tenant, usage.key, operation, counts.requests, counts.last_at]
+        for usage in await load_usage(store, (store.clock() - USAGE_PERIOD).date())
+        for operation, counts in usage.operations.items()
+        if usage.key
+        and window.is_match(usage.tenant.merchant, usage.key, operation, window.begins_at)
     ]
 
 

@@ -17,7 +17,7 @@ from gateway.storage.difference_rows import (
     TallyKey,
     load_comparison_tallies_by_key,
 )
-from gateway.storage.request_counts import load_usage_summaries
+from gateway.storage.request_counts import load_usage
 from mappings import OPERATIONS, UNLISTED
 
 VALUE_FREE_RULE_KINDS = ("ignore", "present")
@@ -143,8 +143,9 @@ async def load_cutover_readiness(
     tallies = await load_comparison_tallies_by_key(store)
     # A read that the key uses must have been compared before the key is ready.
     used = {
-        (row.merchant, row.environment, row.key, row.operation)
-        for row in await load_usage_summaries(store)
+        (*usage.tenant, usage.key, operation)
+        for usage in await load_usage(store)
+        for operation in usage.operations
     }
     return [
         _build_cutover_readiness(tenant, key, tallies, used, rules)

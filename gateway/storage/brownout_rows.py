@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -20,14 +20,14 @@ CHANGES = "brownouts"
 """The name of their change count."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Brownout:
     """A planned window in which selected requests are refused.
 
     An empty merchant, key or list of operations stands for all.
     """
 
-    id: str
+    id: str = field(default_factory=lambda: secrets.token_hex(4))
     begins_at: datetime
     ends_at: datetime
     merchant: str = ""
@@ -44,17 +44,12 @@ class Brownout:
         )
 
 
-def build_brownout_with_new_id(**fields: Any) -> Brownout:
-    return Brownout(secrets.token_hex(4), **fields)
-
-
 async def insert_brownout(store: Store, brownout: Brownout) -> None:
-    row = {name: getattr(brownout, name) for name in Brownout.__dataclass_fields__}
-    statement = insert(brownouts).values({**row, "operations": list(brownout.operations)})
+    row = {**asdict(brownout), "operations": list(brownout.operations)}
 
     async def insert_row(tx: Transaction) -> None:
         await increment_change_count(tx, CHANGES)
-        await tx.execute(statement)
+        await tx.execute(insert(brownouts).values(row))
         await _record_action(store, tx, "scheduled", brownout)
 
     await store.write(insert_row)

@@ -27,6 +27,7 @@ from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.storage.sql import build_upsert_statement
 from gateway.storage.store import Store
 from gateway.storage.tables import BUCKET_COLUMNS, request_counts
+from gateway.storage.tenants import Tenant
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
@@ -282,33 +283,35 @@ def _parse_counts(values: Mapping[str, Any]) -> RequestCounts:
     return counts
 
 
-class UsageSummary(NamedTuple):
-    """Usage of an operation by a key; ``refused`` were answered 4xx, ``failed`` 5xx."""
+@dataclass(frozen=True, slots=True)
+class KeyUsage:
+    """Usage of a key, by operation. An empty ``key`` stands for requests without a known key."""
 
-    merchant: str
-    environment: str
+    tenant: Tenant
     key: str
-    operation: str
-    requests: int
-    refused: int
-    failed: int
-    error_rate: float
-    first_at: datetime
-    last_at: datetime
+    operations: dict[str, RequestCounts]
+
+    @property
+    def requests(self) -> int:
+        return sum(counts.requests for counts in self.operations.values())
+
+    @property
+    def last_at(self) -> datetime:
+        return max(filter(None, (counts.last_at for counts in self.operations.values())))
 
 
-async def load_usage_summaries(store: Store, since: date | None = None) -> list[UsageSummary]:
-    """Loads usage by merchant, environment, key and operation; raises StoreUnavailable."""
+async def load_usage(store: Store, since: date | None = None) -> list[KeyUsage]:
+    """Loads the counts of days by merchant, environment and key; raises StoreUnavailable."""
     begin = datetime.combine(since, time(), UTC) if since else None
-    counts_by_key = await load_request_counts(
-        store, DAY, begin, "merchant", "environment", "key", "operation"
-    )
-    return [
-        UsageSummary(
-            *count_key, *(getattr(counts, name) for name in UsageSummary._fields[len(count_key) :])
-        )
-        for count_key, counts in counts_by_key.items()
-    ]
+    names = ("merchant", "environment", "key", "operation")
+    usage_by_key: dict[tuple[Tenant, str], KeyUsage] = {}
+    for (*owner, key, operation), counts in (
+        await load_request_counts(store, DAY, begin, *names)
+    ).items():
+        tenant = Tenant(*owner)
+        usage = usage_by_key.setdefault((tenant, key), KeyUsage(tenant, key, {}))
+        usage.operations[operation] = counts
+    return list(usage_by_key.values())
 
 
 async def delete_old_request_counts(store: Store) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.storage import Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
-from gateway.storage.brownout_rows import build_brownout_with_new_id, insert_brownout
+from gateway.storage.brownout_rows import Brownout, insert_brownout
 from gateway.storage.freezes import list_freezes
 from gateway.storage.mode_rows import set_mode
 from tests.console import ConsoleClient, ConsoleUnderTest
@@ -65,7 +65,7 @@ async def test_brownouts_and_modes_are_listed_with_the_audit_log(
 ) -> None:
     async with open_store(console.gateway.settings.state) as store:
         now = store.clock()
-        brownout = build_brownout_with_new_id(
+        brownout = Brownout(
             begins_at=now + timedelta(hours=1),
             ends_at=now + timedelta(hours=2),
             merchant="demo",

@@ -25,7 +25,7 @@ from gateway.storage.request_counts import (
     delete_old_request_counts,
     delete_old_usage,
     load_request_counts,
-    load_usage_summaries,
+    load_usage,
 )
 from tests.gateway.storage.conftest import open_store_at_revision
 from tests.state import execute
@@ -76,10 +76,10 @@ async def test_one_request_counts_in_its_minute_hour_and_day(state: State) -> No
             store, DAY, None, required_values={"merchant": "b"}, has_durations=True
         )
         assert filtered[()].requests == 0
-        usage = {row.key: row for row in await load_usage_summaries(store, now.date())}
+        usage = {row.key: row.operations["x"] for row in await load_usage(store, now.date())}
         assert (usage["k1"].requests, usage["k1"].error_rate) == (6, 0.6667)
         assert (usage["k1"].first_at, usage["k1"].last_at) == (now, now + MINUTE)
-        assert await load_usage_summaries(store, (now + DAY).date()) == []
+        assert await load_usage(store, (now + DAY).date()) == []
 
 
 async def test_minutes_and_hours_expire_and_days_as_configured(state: State) -> None:
@@ -122,10 +122,11 @@ async def test_counts_of_the_previous_version_remain(state: State) -> None:
             ),
         )
     async with open_store(state) as store:
-        (summary,) = await load_usage_summaries(store, day.date())
+        (usage,) = await load_usage(store, day.date())
         counts = await load_request_counts(store, HOUR, day, "began_at", has_durations=True)
         assert (await load_request_counts(store, MINUTE, day))[()].requests == 14
-    assert (summary.key, summary.requests, summary.refused) == ("payroll", 14, 2)
+    summary = usage.operations["x"]
+    assert (usage.key, summary.requests, summary.refused) == ("payroll", 14, 2)
     assert summary.first_at == day + timedelta(hours=10, minutes=6)
     assert list(counts) == [(day + timedelta(hours=10),)]
     (hour,) = counts.values()
