@@ -12,10 +12,6 @@ from gateway.observability.plurals import pluralize
 from gateway.operator.doctor import Finding, run_doctor
 
 COLOURS = {"error": "red", "warning": "yellow", "skipped": "cyan", "ok": "green"}
-"""The colour of each state, in the order in which findings are shown."""
-
-MAX_LINE_CHARACTERS = 160
-"""Line width in characters if stdout is not a terminal."""
 
 
 @click.command()
@@ -56,15 +52,13 @@ def _print_findings(findings: Sequence[Finding], *, is_complete: bool) -> None:
     shown = [
         finding for finding in findings if is_complete or finding.state in ("error", "warning")
     ]
-    # A stable sort: checks of one state stay in the order of their dependencies.
-    shown.sort(key=lambda finding: list(COLOURS).index(finding.state))
     if shown:
         rows = [
             [finding.state, finding.environment, finding.check_name, finding.result, finding.advice]
             for finding in shown
         ]
         headers = ["state", "environment", "check", "result", "what to do"]
-        output.print_table(headers, rows, COLOURS, MAX_LINE_CHARACTERS)
+        output.print_table(headers, rows, COLOURS, output.MAX_LINE_CHARACTERS)
     if is_complete:
         return
     for environment in dict.fromkeys(finding.environment for finding in findings):

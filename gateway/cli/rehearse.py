@@ -28,7 +28,6 @@ from gateway.server.app import run_gateway
 from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.checkpoints import is_frozen
 
-MAX_LINE_CHARACTERS = 160
 SANDBOX = "sandbox"
 
 
@@ -57,7 +56,7 @@ def rehearse(*, key_name: str, start: bool, as_json: bool, settings: Settings) -
             for row in report["rows"]
             if row["verdict"] != reports.HOLDS
         ]
-        output.print_table(reports.COLUMNS, rows, reports.COLOURS, MAX_LINE_CHARACTERS)
+        output.print_table(reports.COLUMNS, rows, reports.COLOURS, output.MAX_LINE_CHARACTERS)
         click.echo("\n--json lists what holds too.")
         for item in report["left"]:
             click.echo(f"Left at the service: {item['kind']} {item['id']}: {item['reason']}.")

@@ -16,8 +16,6 @@ from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
 
 log = structlog.get_logger()
 
-STATE_ORDER = ("error", "warning", "skipped", "ok")
-
 
 class ServicePage(Page):
     async def __call__(self, request: web.Request) -> web.StreamResponse:
@@ -31,10 +29,7 @@ class ServicePage(Page):
             "console_doctor_run", **{"client.address": self._pages.find_client_address(request)}
         )
         # It has its own connections, so its probes do not count for the circuit breaker.
-        findings = await run_doctor(self._dependencies.settings)
-        # A stable sort: the checks of one state stay in their order.
-        findings.sort(key=lambda finding: STATE_ORDER.index(finding.state))
-        return await self._render(request, findings)
+        return await self._render(request, await run_doctor(self._dependencies.settings))
 
     async def _render(
         self, request: web.Request, findings: list[Finding] | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.config.settings import ConfigurationError, Settings
 from gateway.operator.doctor import legacy_checks, local_checks, service_checks
-from gateway.operator.doctor.findings import Finding
+from gateway.operator.doctor.findings import STATES, Finding
 from gateway.operator.doctor.local_checks import check_freezes_and_brownouts
 from gateway.operator.doctor.service_checks import iter_stored_findings
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, open_store
@@ -15,7 +15,10 @@ __all__ = ["Finding", "check_freezes_and_brownouts", "iter_stored_findings", "ru
 
 
 async def run_doctor(settings: Settings) -> list[Finding]:
-    """Checks this machine, the state, the rate limiter, and the services of each environment."""
+    """Checks this machine, the state, the rate limiter, and the services of each environment.
+
+    Errors come first; the findings of one state are in the order of their dependencies.
+    """
     findings = [
         *local_checks.check_configuration(settings),
         *local_checks.check_tls_certificate_expiry(settings.server),
@@ -31,7 +34,7 @@ async def run_doctor(settings: Settings) -> list[Finding]:
         findings.append(local_checks.build_unavailable_state_finding(unavailable))
     except ConfigurationError:
         pass  # already reported by check_configuration; without it no call can be made
-    return findings
+    return sorted(findings, key=lambda finding: STATES.index(finding.state))
 
 
 async def _check_services(settings: Settings, store: Store) -> list[Finding]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from gateway.operator.preflight import is_placeholder_url
 
-State = Literal["ok", "warning", "skipped", "error"]
+State = Literal["error", "warning", "skipped", "ok"]
 """``warning``: may be intended, but keeps clients from something; ``skipped``: not tried."""
+
+STATES = get_args(State)
 
 
 @dataclass(frozen=True, slots=True)

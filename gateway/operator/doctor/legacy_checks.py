@@ -32,7 +32,14 @@ async def check_legacy_services(settings: Settings, store: Store) -> list[Findin
     base_urls = settings.environments.map_legacy_base_urls_by_environment()
     origins = {name: url for name, url in base_urls.items() if name in switched_environments}
     findings = [
-        _build_missing_address_finding(name)
+        Finding(
+            name,
+            CHECK_NAME,
+            "error",
+            "keys are switched to `forward` or `compare`, but legacy_base_url is not set",
+            f"set environments.{name}.legacy_base_url, or run `payout-gateway modes set … translate` "
+            "(see `payout-gateway modes list`)",
+        )
         for name in sorted(switched_environments - origins.keys())
     ]
     async with open_passthrough_client(
@@ -41,15 +48,6 @@ async def check_legacy_services(settings: Settings, store: Store) -> list[Findin
         return findings + [
             await _check_legacy_service(client, name, url) for name, url in origins.items()
         ]
-
-
-def _build_missing_address_finding(name: str) -> Finding:
-    problem = "keys are switched to `forward` or `compare`, but legacy_base_url is not set"
-    advice = (
-        f"set environments.{name}.legacy_base_url, or run `payout-gateway modes set … translate` (see "
-        "`payout-gateway modes list`)"
-    )
-    return Finding(name, CHECK_NAME, "error", problem, advice)
 
 
 async def _check_legacy_service(client: PassthroughClient, name: str, url: str) -> Finding:

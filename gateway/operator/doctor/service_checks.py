@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from gateway.auth.key_rows import ListedKey, load_credentials, load_listed_keys
@@ -412,23 +411,15 @@ def iter_endpoint_findings(
         result = f"{'not used' if setting == 'avoid' else 'presumed'}: upstream.inferred_operations is {setting!r}"
         yield Finding(name, ENDPOINTS_CHECK, "ok", result)
         return
-    for endpoint in ENDPOINTS:
-        if endpoint.is_optional:
-            endpoint_name = f"{endpoint.method} {endpoint.path}"
-            stored_result = capabilities.get(name, f"inferred {endpoint_name}")
-            yield _build_stored_endpoint_finding(name, endpoint_name, stored_result)
-
-
-def _build_stored_endpoint_finding(
-    name: str, endpoint: str, stored_result: Mapping[str, Any] | None
-) -> Finding:
-    if stored_result is not None:
-        answered_at = f"{datetime.fromtimestamp(stored_result['at'], UTC):%Y-%m-%d %H:%M} UTC"
-        source = f"by an answer of the service at {answered_at}; not tried now"
-        result = f"{describe_endpoint_finding(stored_result)}, {source}"
-        return Finding(name, endpoint, "ok", result)
-    advice = "no action needed; the gateway tries it on first use"
-    return Finding(name, endpoint, "skipped", "not tried yet", advice)
+    for endpoint in (f"{each.method} {each.path}" for each in ENDPOINTS if each.is_optional):
+        if stored := capabilities.get(name, f"inferred {endpoint}"):
+            answered_at = f"{datetime.fromtimestamp(stored['at'], UTC):%Y-%m-%d %H:%M} UTC"
+            source = f"by an answer of the service at {answered_at}; not tried now"
+            result = f"{describe_endpoint_finding(stored)}, {source}"
+            yield Finding(name, endpoint, "ok", result)
+        else:
+            advice = "no action needed; the gateway tries it on first use"
+            yield Finding(name, endpoint, "skipped", "not tried yet", advice)
 
 
 def iter_rehearsal_findings(name: str, capabilities: CapabilityCache) -> Iterator[Finding]:
