@@ -97,7 +97,7 @@ def _print_explanation(explanation: Explanation) -> None:
         )
         if call.fields:
             rows = [
-                [f"    {each.field}", _format_value(each.value), each.sent_in or "-", each.rule]
+                [f"    {each.field}", _format_value(each.value), each.sent_in, each.rule]
                 for each in call.fields
             ]
             output.print_table(["    field", "value", "sent in", "rule"], rows)

@@ -270,14 +270,22 @@ def _iter_body_origins(call: Call, legacy_body: JSON) -> Iterator[FieldOrigin]:
         if source_field not in values_by_field and name in values_by_field and call.field_map:
             source_field = name
         if source_field is None:
-            yield FieldOrigin(name, value, None, "set by the gateway")
-        elif source_field not in values_by_field:
-            yield FieldOrigin(name, value, None, f"set by the gateway, for {source_field}")
-        elif values_by_field[source_field] != value:
-            yield FieldOrigin(name, value, source_field, "translated")
+            yield _build_origin(name, value, None, None)
+        elif source_field in values_by_field:
+            yield _build_origin(name, value, source_field, values_by_field[source_field])
         else:
-            rule = "same" if source_field == name else "renamed"
-            yield FieldOrigin(name, value, source_field, rule)
+            yield FieldOrigin(name, value, None, f"set by the gateway, for {source_field}")
+
+
+def _build_origin(name: str, value: JSON, source_field: str | None, given: JSON) -> FieldOrigin:
+    """Returns the origin of a value; ``given`` is the client's value of the field."""
+    if source_field is None:
+        rule = "set by the gateway"
+    elif given != value:
+        rule = "translated"
+    else:
+        rule = "same" if source_field == name else "renamed"
+    return FieldOrigin(name, value, source_field, rule)
 
 
 def _iter_query_origins(
@@ -299,13 +307,8 @@ def _iter_query_origins(
                 (field for field, held_value in leaves if held_value == value), None
             )
             given_value = value
-        if source_field is None:
-            rule = "set by the gateway"
-        elif given_value != value:
-            rule = "translated"
-        else:
-            rule = "same" if source_field == name else "renamed"
-        yield FieldOrigin(name, current_query.get(name, value), source_field, rule)
+        origin = _build_origin(name, value, source_field, given_value)
+        yield replace(origin, value=current_query.get(name, value))
 
 
 def _find_mapped_source_field(call: Call, name: str) -> str | None:
