@@ -313,41 +313,32 @@ def _describe_operation_state(record: OperationRecord, record_writes: Sequence[W
 
 def _format_outcome(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
     """Returns the outcome of a write and its source: an answer, a later read, or an operator."""
-    seconds = measure_resolution_seconds(write)
-    # Those two states come from a later read or from an operator, not from an answer.
-    if write.state not in (CONFIRMED, ABSENT):
-        state = describe_write_state(write.state)
-        outcome = f"{state} {write.status}" if write.status else state
-        took = f" in {seconds} s" if seconds is not None else ""
-        return f"{outcome}{took}{_format_verdict(write, record, events)}"
+    seconds, verdict = measure_resolution_seconds(write), write.operator_outcome
     outcome = describe_write_state(write.state)
-    if write.operator_outcome and write.operator_outcome in (write.state, write.object_id):
-        return f"{outcome} (recorded by {_format_verdict_operators(write, record, events)})"
-    delay = f" (determined after {seconds:.0f} s)" if seconds is not None else ""
-    return f"{outcome}{delay}{_format_verdict(write, record, events)}"
+    # Those two states come from a later read or from an operator, not from an answer.
+    if write.state in (CONFIRMED, ABSENT):
+        if verdict and verdict in (write.state, write.object_id):
+            return f"{outcome} (recorded by {_name_verdict_operators(write, record, events)})"
+        timing = "" if seconds is None else f" (determined after {seconds:.0f} s)"
+    else:
+        outcome += f" {write.status}" if write.status else ""
+        timing = "" if seconds is None else f" in {seconds} s"
+    if verdict is None:
+        return f"{outcome}{timing}"
+    operators = _name_verdict_operators(write, record, events)
+    return f"{outcome}{timing}, recorded by {operators}: {describe_write_state(verdict)}"
 
 
-def _format_verdict(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
-    """Returns an operator's verdict that the outcome does not show: it differs or is open."""
-    if write.operator_outcome is None:
-        return ""
-    return f", recorded by {_format_verdict_operators(write, record, events)}: {describe_write_state(write.operator_outcome)}"
-
-
-def _format_verdict_operators(
+def _name_verdict_operators(
     write: Write, record: OperationRecord, events: Sequence[AuditEvent]
 ) -> str:
     verdict = write.operator_outcome or ""
-    # Earlier versions used the second form.
-    messages = (
-        build_operator_outcome_audit_text(format_write_id(record, write), verdict),
-        f"told: {describe_write_state(verdict)}",
-    )
-    operators = [
-        act.actor for act in events if act.operation_id == record.id and act.action in messages
-    ]
+    text = build_operator_outcome_audit_text(format_write_id(record, write), verdict)
     # Each name once, even if an operator recorded the outcome twice.
-    return ", ".join(dict.fromkeys(operators)) or "an operator"
+    names = {
+        act.actor: None for act in events if (act.operation_id, act.action) == (record.id, text)
+    }
+    return ", ".join(names) or "an operator"
 
 
 def measure_resolution_seconds(write: Write) -> float | None:
