@@ -50,22 +50,15 @@ def parse_variable_name(variable: str, sections: Collection[str]) -> list[str] |
     return key_text.split("__")
 
 
-def find_variable_for_key(key: str, sections: Collection[str]) -> str | None:
+def find_variable_for_key(key: str) -> str | None:
     """Returns the variable that sets a key, its section, or a part of its value."""
-    variables = {
-        ".".join(keys): name for name in os.environ if (keys := parse_variable_name(name, sections))
-    }
-    matches = (
-        name for variable_key, name in variables.items() if _is_same_or_nested(variable_key, key)
-    )
-    return next(matches, None)
+    for name in os.environ:
+        set_key = name.upper().removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
+        is_nested = f"{key}.".startswith(f"{set_key}.") or f"{set_key}.".startswith(f"{key}.")
+        if is_nested and name.upper().startswith(ENVIRONMENT_PREFIX):
+            return name
+    return None
 
 
 def build_variable_name(section: str, key: str) -> str:
     return f"{ENVIRONMENT_PREFIX}{section}__{key}".upper()
-
-
-def _is_same_or_nested(left: str, right: str) -> bool:
-    """Whether the keys are equal, or one is nested in the other."""
-    longer, shorter = (left, right) if len(left) > len(right) else (right, left)
-    return longer == shorter or longer.startswith(f"{shorter}.")

@@ -217,24 +217,21 @@ class LegacyWords(Section):
     wallet: WalletWord = "wallet"
     # The default is validated too, because a configured wallet word may be equal to it.
     service: NeutralWord = Field("service", validate_default=True)
-    service_total: Annotated[
-        NeutralWord,
-        AfterValidator(
-            build_unused_field_name_validator(legacy.Summary, neutral_name="ServiceTotal")
-        ),
-    ] = "ServiceTotal"
-    avatar_url: Annotated[
-        NeutralWord,
-        AfterValidator(
-            build_unused_field_name_validator(legacy.Recipient, neutral_name="avatarUrl")
-        ),
-    ] = "avatarUrl"
+    service_total: NeutralWord = "ServiceTotal"
+    avatar_url: NeutralWord = "avatarUrl"
     wallet_method_display: Label = ""
     bank_method_display: Label = "Bank Transfer"
     wallet_display_name: Label = ""
     bank_display_name: Label = "Bank Transfer"
     wallet_account_type: Label = ""
     service_account_type: Label = ""
+
+    _check_service_total = field_validator("service_total")(
+        build_unused_field_name_validator(legacy.Summary, "ServiceTotal")
+    )
+    _check_avatar_url = field_validator("avatar_url")(
+        build_unused_field_name_validator(legacy.Recipient, "avatarUrl")
+    )
 
     @field_validator("service")
     @classmethod
@@ -248,20 +245,17 @@ class CurrentWords(Section):
     scheme: Token = "svcsign"
     timestamp_header: HeaderName = "X-SVC-Timestamp"
     wallet: WalletWord = "wallet"
-    avatar_url: Annotated[
-        NeutralWord,
-        AfterValidator(
-            build_unused_field_name_validator(current.Recipient, neutral_name="avatarUrl")
-        ),
-    ] = "avatarUrl"
+    avatar_url: NeutralWord = "avatarUrl"
     balance_path: str = "/v1/balance"
     summary_path: str = "/v1/batch/{id}/summary"
-    batch_currency: Annotated[
-        NeutralWord,
-        AfterValidator(
-            build_unused_field_name_validator(current.BatchCreate, neutral_name="currency")
-        ),
-    ] = "currency"
+    batch_currency: NeutralWord = "currency"
+
+    _check_avatar_url = field_validator("avatar_url")(
+        build_unused_field_name_validator(current.Recipient, "avatarUrl")
+    )
+    _check_batch_currency = field_validator("batch_currency")(
+        build_unused_field_name_validator(current.BatchCreate, "currency")
+    )
 
     @field_validator("balance_path", "summary_path")
     @classmethod

@@ -10,7 +10,7 @@ import os
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from pydantic import PrivateAttr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -19,8 +19,6 @@ from gateway.config.config_file import ConfigFile
 from gateway.config.environment_variables import (
     ENVIRONMENT_PREFIX,
     EnvironmentSource,
-    build_variable_name,
-    find_variable_for_key,
     parse_variable_name,
 )
 from gateway.config.section import (
@@ -56,7 +54,6 @@ from gateway.config.sections import (
 __all__ = [
     "DEFAULT_CONFIG_FILE",
     "ENVIRONMENT_PREFIX",
-    "SECRET_KEYS",
     "Comparing",
     "ConfigurationError",
     "CurrentWords",
@@ -133,7 +130,7 @@ class Settings(BaseSettings):
         key, _, message = problem.partition(": ")
         if key.partition(".")[0] not in Settings.model_fields:
             return problem
-        return _format_problem_with_location(key, message, self._config_file)
+        return self._config_file.format_problem_with_location(key, message)
 
     @classmethod
     def settings_customise_sources(
@@ -164,35 +161,12 @@ def load_settings(path: Path | None) -> Settings:
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError([f"{path}: not TOML: {error}"]) from None
     # Checked before the validation, because its messages would hide these.
-    if secret_problems := list(_iter_secret_key_problems(document, config_file)):
+    if secret_problems := list(config_file.find_secret_problems()):
         raise ConfigurationError(secret_problems)
     try:
         return Settings(**document).attach_config_file(config_file)
     except ValidationError as error:
         raise ConfigurationError(list(_describe_validation_error(error, config_file))) from None
-
-
-SECRET_KEYS = (("server", "admin_token"), ("upstream", "proxy_credentials"))
-"""Keys that only a variable or a separate file may set, not the configuration file."""
-
-
-def _iter_secret_key_problems(document: dict[str, Any], config_file: ConfigFile) -> Iterator[str]:
-    for section, key in SECRET_KEYS:
-        section_values = document.get(section)
-        if isinstance(section_values, dict) and key in section_values:
-            yield config_file.format_problem_with_location(
-                f"{section}.{key}",
-                "is a secret and not allowed in this file; put it into a separate file named by "
-                f"{key}_file, or set {build_variable_name(section, key)}",
-            )
-
-
-def _format_problem_with_location(key: str, problem: str, config_file: ConfigFile) -> str:
-    """Returns one line: where the key was set, and the problem."""
-    # A variable overrides the file, so that a value from the file cannot be the problem.
-    if variable := find_variable_for_key(key, Settings.model_fields):
-        return f"environment variable {variable}: {problem}"
-    return config_file.format_problem_with_location(key, problem)
 
 
 def _describe_validation_error(error: ValidationError, config_file: ConfigFile) -> Iterator[str]:
@@ -201,4 +175,4 @@ def _describe_validation_error(error: ValidationError, config_file: ConfigFile) 
         # There are so few that naming them helps.
         if message == "unknown key" and 0 < len(known_keys) < 3:
             problem = f"{message}; valid keys: {', '.join(known_keys)}"
-        yield _format_problem_with_location(".".join(map(str, loc)), problem, config_file)
+        yield config_file.format_problem_with_location(".".join(map(str, loc)), problem)

@@ -97,14 +97,9 @@ def _check_wallet_word(word: str) -> str:
     return word
 
 
-def build_unused_field_name_validator(*shapes: type, neutral_name: str) -> Callable[[str], str]:
-    """Returns a validator that refuses the names of other fields of the same objects.
-
-    ``neutral_name`` is the field's own name in ``shapes``.
-    """
-    used_names = frozenset(name for shape in shapes for name in shape.__annotations__) - {
-        neutral_name
-    }
+def build_unused_field_name_validator(shape: type, own_name: str) -> Callable[[str], str]:
+    """Returns a validator that refuses the names of the other fields of an object."""
+    used_names = shape.__annotations__.keys() - {own_name}
 
     def check_field_name(word: str) -> str:
         if word in used_names:

@@ -12,7 +12,8 @@ import pytest
 from pydantic import BaseModel
 from typing_extensions import is_typeddict
 
-from gateway.config.settings import SECRET_KEYS, Settings
+from gateway.config.config_file import SECRET_KEYS
+from gateway.config.settings import Settings
 from mappings import OPERATIONS, UNLISTED
 from mappings.effects import Operation
 from mappings.provenance import list_documented_current_calls
