@@ -10,8 +10,8 @@ import click
 
 from gateway.cli import options, output
 from gateway.config.settings import Settings
-from gateway.operator.ledger_reconciliation import Finding
-from gateway.operator.reconciliation_run import ReconcileResult, reconcile_and_clear_restored_flag
+from gateway.operator.ledger_reconciliation import Finding, ReconciliationReport
+from gateway.operator.reconciliation_run import reconcile_and_clear_restored_flag
 
 LOST_DATA_ADVICE = (
     "the gateway does not know what happened after the backup: compare it in the dashboard before "
@@ -59,38 +59,37 @@ def reconcile(
     """
     with output.show_progress("Comparing") as report_progress:
         work = reconcile_and_clear_restored_flag(settings, merchant, environment, report_progress)
-        result = output.run_to_completion(work)
-    if result.warning:
-        click.echo(f"Warning: {result.warning}", err=True)
+        report = output.run_to_completion(work)
+    if report.warning:
+        click.echo(f"Warning: {report.warning}", err=True)
     if as_json:
-        options.print_json(_build_result_json(result))
+        options.print_json(_build_result_json(report))
     else:
-        _print_reconcile_result(result)
-    click.get_current_context().exit(result.exit_code)
+        _print_reconcile_result(report)
+    click.get_current_context().exit(report.exit_code)
 
 
 # Output
 
 
-def _build_result_json(result: ReconcileResult) -> dict[str, Any]:
-    report = result.report
+def _build_result_json(report: ReconciliationReport) -> dict[str, Any]:
     return {
-        "ok": result.exit_code == 0,
+        "ok": report.exit_code == 0,
         "complete": not report.unreadable_objects,
-        "restored": result.was_restored,
-        "cleared": result.is_cleared,
-        "frozen": result.has_frozen_writes,
+        "restored": report.was_restored,
+        "cleared": report.is_cleared,
+        "frozen": report.has_frozen_writes,
         "compared": report.counts,
-        "findings": list(map(_build_finding_json, _list_findings(result))),
+        "findings": list(map(_build_finding_json, _list_findings(report))),
         # The names of some JSON keys are older than those in the code; scripts read them.
         "unsettled": [
             {**write.record.tenant._asdict(), "write": write.id, "what_to_do": write.to_do}
-            for write in result.in_doubt
+            for write in report.in_doubt
         ],
         "unknown": [_build_finding_json(finding) for finding in report.unknown_batches],
         "unreadable": [_build_finding_json(finding) for finding in report.unreadable_objects],
         "not_listed": [finding.owner._asdict() for finding in report.tenants_without_list],
-        "left_out": [tenant._asdict() for tenant in result.skipped_tenants],
+        "left_out": [tenant._asdict() for tenant in report.skipped_tenants],
     }
 
 
@@ -105,39 +104,37 @@ def _build_finding_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _list_findings(result: ReconcileResult) -> list[Finding]:
+def _list_findings(report: ReconciliationReport) -> list[Finding]:
     """Lists the differences, alerts first, and then what a restored state may have lost."""
-    differences = sorted(
-        result.report.findings, key=lambda each: (not each.alert, each.owner, each.id)
-    )
-    lost = [replace(finding, advice=LOST_DATA_ADVICE) for finding in result.data_loss_findings]
+    differences = sorted(report.findings, key=lambda each: (not each.alert, each.owner, each.id))
+    lost = [replace(finding, advice=LOST_DATA_ADVICE) for finding in report.data_loss_findings]
     return differences + lost
 
 
-def _print_reconcile_result(result: ReconcileResult) -> None:
-    report, findings = result.report, _list_findings(result)
+def _print_reconcile_result(report: ReconciliationReport) -> None:
+    findings = _list_findings(report)
     for finding in findings:
         click.echo(f"{'ALERT' if finding.alert else 'Finding'}: {_format_finding(finding)}")
-    for write in result.in_doubt:
+    for write in report.in_doubt:
         click.echo(f"Finding: {write.record.tenant}: write {write.id} is in doubt: {write.to_do}")
     for finding in report.unreadable_objects:
         click.echo(f"Unreadable: {_format_finding(finding)}")
     notes = [
         finding
         for finding in (*report.unknown_batches, *report.tenants_without_list)
-        if finding not in result.data_loss_findings
+        if finding not in report.data_loss_findings
     ]
     for finding in notes[:MAX_INFORMATIONAL_LINES]:
         click.echo(f"For information: {_format_finding(finding)}")
     if hidden_count := len(notes[MAX_INFORMATIONAL_LINES:]):
         click.echo(f"For information: {hidden_count} more of these; --json lists all")
-    for owner in result.skipped_tenants:
-        frozen = "; its writes are frozen now" if result.is_cleared else ""
+    for owner in report.skipped_tenants:
+        frozen = "; its writes are frozen now" if report.is_cleared else ""
         click.echo(f"Left out: {owner} cannot be read, and all its keys are revoked{frozen}")
-    if result.exit_code or notes:
+    if report.exit_code or notes:
         # The most serious kind first.
         totals = Counter(finding.kind.replace("_", " ") for finding in findings)
-        totals["in doubt"] += len(result.in_doubt)
+        totals["in doubt"] += len(report.in_doubt)
         totals["unreadable"] += len(report.unreadable_objects)
         counts = ", ".join(f"{kind} {count}" for kind, count in totals.items() if count) or "none"
         click.echo(f"Findings: {counts}{f'; {len(notes)} for information' if notes else ''}.")
@@ -146,15 +143,15 @@ def _print_reconcile_result(result: ReconcileResult) -> None:
         click.echo(f"Compared. {text[:1].upper()}{text[1:]}.")
     else:
         click.echo(NOTHING_READABLE if report.unreadable_objects else NOTHING_COMPARED)
-    if result.was_restored:
-        click.echo(f"The state was restored: {_describe_batch_starts(result)}.")
+    if report.was_restored:
+        click.echo(f"The state was restored: {_describe_batch_starts(report)}.")
 
 
-def _describe_batch_starts(result: ReconcileResult) -> str:
+def _describe_batch_starts(report: ReconciliationReport) -> str:
     """Says whether batches are started on a restored state, and what to do if not."""
-    if result.is_cleared:
-        return FROZEN_NOTICE if result.has_frozen_writes else "batches are started again"
-    if result.report.unreadable_objects:
+    if report.is_cleared:
+        return FROZEN_NOTICE if report.has_frozen_writes else "batches are started again"
+    if report.unreadable_objects:
         return "no batch is started yet, because something could not be read"
     return "no batch is started yet; run `payout-gateway reconcile` without --merchant and --environment"
 

@@ -16,6 +16,7 @@ from gateway.auth.keys import ApiKey
 from gateway.config.settings import Settings
 from gateway.observability import logs
 from gateway.operator import REFERENCE_PREFIX
+from gateway.operator.in_doubt_writes import WriteInDoubt
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.id_rows import load_legacy_ids
@@ -89,6 +90,31 @@ class ReconciliationReport:
     unnamed_recipients: dict[Tenant, list[str]] = field(default_factory=dict)
     """Recipients without a stored legacy id."""
     counts: dict[str, int] = field(default_factory=dict)
+    in_doubt: list[WriteInDoubt] = field(default_factory=list)
+    skipped_tenants: list[Tenant] = field(default_factory=list)
+    was_restored: bool = False
+    is_cleared: bool = False
+    """Whether the state counts as up to date again."""
+    warning: str = ""
+
+    @property
+    def data_loss_findings(self) -> list[Finding]:
+        """Findings that may result from data that a restored state lost."""
+        if not self.was_restored:
+            return []
+        unknown = [each for each in self.unknown_batches if each.kind != "rehearsal"]
+        return [*unknown, *self.tenants_without_list]
+
+    @property
+    def exit_code(self) -> int:
+        if self.unreadable_objects:
+            return 2
+        return 1 if self.findings or self.in_doubt or self.data_loss_findings else 0
+
+    @property
+    def has_frozen_writes(self) -> bool:
+        """Whether writes were frozen, so that an operator checks the findings before any payment."""
+        return self.is_cleared and self.exit_code != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +169,7 @@ class Reconciler:
         If the state ``was_restored``, clients may know batches and recipients that it lacks: these
         get the same legacy ids that clients were given before.
         """
-        report, checks = ReconciliationReport(), list[ObjectCheck]()
+        report, checks = ReconciliationReport(was_restored=was_restored), list[ObjectCheck]()
         for tenant in owners:
             tenant_checks = await self._list_object_checks(tenant)
             if tenant.environment not in self.environments:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from gateway.auth.key_rows import load_tenants_with_active_keys
 from gateway.config.settings import Settings
 from gateway.operator import ActionRefused
-from gateway.operator.in_doubt_writes import WriteInDoubt, load_in_doubt_writes
+from gateway.operator.in_doubt_writes import load_in_doubt_writes
 from gateway.operator.ledger_reconciliation import (
-    Finding,
     ProgressCallback,
     ReconciliationReport,
     open_reconciler,
@@ -17,6 +14,7 @@ from gateway.operator.ledger_reconciliation import (
 from gateway.operator.preflight import check_settings_are_runnable
 from gateway.operator.restore_check import is_restored
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
+from gateway.storage.audit_log import ALL_TENANTS
 from gateway.storage.freezes import freeze_writes
 from gateway.storage.restore_detection import (
     NO_MARK,
@@ -26,45 +24,12 @@ from gateway.storage.restore_detection import (
 )
 
 
-@dataclass(slots=True)
-class ReconcileResult:
-    """The result of a reconciliation. ``is_cleared``: the state counts as up to date again."""
-
-    report: ReconciliationReport
-    in_doubt: list[WriteInDoubt] = field(default_factory=list)
-    skipped_tenants: list[Tenant] = field(default_factory=list)
-    was_restored: bool = False
-    is_cleared: bool = False
-    warning: str = ""
-
-    @property
-    def data_loss_findings(self) -> list[Finding]:
-        """Findings that may result from data that a restored state lost."""
-        if not self.was_restored:
-            return []
-        unknown = [each for each in self.report.unknown_batches if each.kind != "rehearsal"]
-        return [*unknown, *self.report.tenants_without_list]
-
-    @property
-    def exit_code(self) -> int:
-        if self.report.unreadable_objects:
-            return 2
-        return 1 if self.report.findings or self.in_doubt or self.data_loss_findings else 0
-
-    @property
-    def has_frozen_writes(self) -> bool:
-        """Whether writes were frozen so that an operator checks the findings before anything is
-        paid.
-        """
-        return self.is_cleared and self.exit_code != 0
-
-
 async def reconcile_and_clear_restored_flag(
     settings: Settings,
     merchant: str | None,
     environment: str | None,
     progress: ProgressCallback,
-) -> ReconcileResult:
+) -> ReconciliationReport:
     """Compares the tenants of a merchant and environment, or all.
 
     Raises ConfigurationError, ActionRefused and StoreUnavailable.
@@ -82,28 +47,26 @@ async def reconcile_and_clear_restored_flag(
                 "no key has this merchant and environment; `payout-gateway keys list` shows the keys"
             )
         report = await reconciler.reconcile(tenants, progress, was_restored=was_restored)
-        skipped_tenants = await _leave_out_revoked_tenants(store, report)
+        report.skipped_tenants = await _leave_out_revoked_tenants(store, report)
         # A write in doubt is a finding: what it changed cannot be compared.
-        in_doubt = [
+        report.in_doubt = [
             write
             for write in await load_in_doubt_writes(store)
-            if write.record.tenant in tenants and write.record.tenant not in skipped_tenants
+            if write.record.tenant in {*tenants} - {*report.skipped_tenants}
         ]
         # Batches are started again only after one run has compared everything.
         is_complete = merchant is None and environment is None and not report.unreadable_objects
-        result = ReconcileResult(
-            report, in_doubt, skipped_tenants, was_restored, was_restored and is_complete
-        )
-        if result.has_frozen_writes:
+        report.is_cleared = was_restored and is_complete
+        if report.has_frozen_writes:
             # Freeze before clearing: clients retry refused starts all the time, and one could get
             # through.
-            await freeze_writes(store, Tenant("", ""))
-        if result.is_cleared:
+            await freeze_writes(store, ALL_TENANTS)
+        if report.is_cleared:
             # Their batches are not compared: whoever imports a key again must check them first.
-            for tenant in skipped_tenants:
+            for tenant in report.skipped_tenants:
                 await freeze_writes(store, tenant)
-            result.warning = await _mark_state_up_to_date(settings, store)
-        return result
+            report.warning = await _mark_state_up_to_date(settings, store)
+        return report
 
 
 async def _leave_out_revoked_tenants(store: Store, report: ReconciliationReport) -> list[Tenant]:
