@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from uuid import uuid4
@@ -66,9 +66,8 @@ async def probe_account(
     if reply.status == 403:
         return AccountProbe("refused", reason=f"the service answered 403: {FORBIDDEN_ADVICE}")
     if reply.status == 401:
-        cause = "wrong credentials, base_url, clock or vocabulary"
-        if credentials.look_swapped:
-            cause = SWAPPED_HINT
+        is_swapped = credentials.look_swapped
+        cause = SWAPPED_HINT if is_swapped else "wrong credentials, base_url, clock or vocabulary"
         return AccountProbe("refused", reason=f"the service answered 401: {cause}")
     if reply.status != 200:
         return AccountProbe("unreachable", reason=f"the service answered {reply.status}")
@@ -79,20 +78,6 @@ async def probe_account(
     except (ValueError, KeyError, TypeError):
         return AccountProbe("unreachable", reason="the response cannot be parsed")
     return AccountProbe("accepted", tuple(recipient_ids))
-
-
-def find_tenant_pairs_sharing_account(
-    probes: Mapping[Tenant, AccountProbe],
-) -> list[tuple[Tenant, Tenant]]:
-    """Finds pairs of tenants in one environment that open the same account."""
-    tenant_by_recipient: dict[tuple[str, str], Tenant] = {}
-    shared_accounts: dict[tuple[Tenant, Tenant], None] = {}
-    for tenant, probe in probes.items():
-        for recipient in probe.recipients:
-            first_tenant = tenant_by_recipient.setdefault((tenant.environment, recipient), tenant)
-            if first_tenant != tenant:
-                shared_accounts[first_tenant, tenant] = None
-    return list(shared_accounts)
 
 
 def find_credentials_replacement_problem(
@@ -153,14 +138,23 @@ async def probe_tenant_credentials(
 
 
 def describe_credential_problems(checks: Sequence[CredentialCheck]) -> list[str]:
-    """Describes the problems for operators, one line each."""
+    """Describes the problems for operators, one line each.
+
+    One of them is an account that two tenants of an environment open.
+    """
     problems = [
         f"{check.tenant}: {check.probe.description}"
         for check in checks
         if check.probe.result != "accepted"
     ]
-    probes = {check.tenant: check.probe for check in checks}
+    tenant_by_recipient: dict[tuple[str, str], Tenant] = {}
+    shared_accounts: dict[tuple[Tenant, Tenant], None] = {}
+    for tenant, probe in ((check.tenant, check.probe) for check in checks):
+        for recipient in probe.recipients:
+            first_tenant = tenant_by_recipient.setdefault((tenant.environment, recipient), tenant)
+            if first_tenant != tenant:
+                shared_accounts[first_tenant, tenant] = None
     return problems + [
         f"same account under two merchant names: {first_tenant} and {second_tenant}"
-        for first_tenant, second_tenant in find_tenant_pairs_sharing_account(probes)
+        for first_tenant, second_tenant in shared_accounts
     ]

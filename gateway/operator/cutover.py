@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from msgspec import structs
@@ -108,12 +109,9 @@ class CutoverImport:
         await self._import_rows(rows, self._import_recipient, "recipient", progress)
         # Read once for all batches, because the list may have many pages.
         listed_batches = (await self._run_flow(cutover.load_listed_batches()))["batches"]
-
-        async def import_batch_row(row: JSON) -> None:
-            await self._import_batch(row, listed_batches)
-
+        import_batch = partial(self._import_batch, listed_batches=listed_batches)
         rows = self.reads.iter_rows("/batches", "batches")
-        await self._import_rows(rows, import_batch_row, "batch", progress)
+        await self._import_rows(rows, import_batch, "batch", progress)
         await self._save(CompareAndSet(*IMPORT_RECORD, {"at": self.store.clock().isoformat()}))
         missing_batches = await self._unmark_batches_missing_at_legacy()
         routing_marks = await self.ledger.load_facts_by_id(self.owner, ROUTING_KIND)
@@ -207,7 +205,7 @@ class CutoverImport:
 
     # Batches
 
-    async def _import_batch(self, row: JSON, listed_batches: Sequence[JSON] | None) -> None:
+    async def _import_batch(self, row: JSON, *, listed_batches: Sequence[JSON] | None) -> None:
         legacy_id = str(row["id"])
         self._listed_batch_ids.add(legacy_id)
         batch = (await self.reads.fetch_object(f"/batches/{legacy_id}") or {}).get("batch")
@@ -227,7 +225,11 @@ class CutoverImport:
             {legacy_id: match["current"], **match["payments"]}, current_by_legacy_id
         )
         await self._save_batch(match)
-        await self._route_batch_to_current_service(legacy_id, is_open=match["is_open"])
+        # An open batch can still be edited or started, and both services must not do so at once.
+        is_moving = self.options.is_moving_open_batches or not match["is_open"]
+        if is_moving and await self.ledger.load(self.owner, ROUTING_KIND, legacy_id):
+            self.report.moved_batches += 1
+            await self._save(CompareAndSet(ROUTING_KIND, legacy_id, NO_MARK))
 
     async def _fetch_payments_of_batch(self, batch: str, batch_fields: JSON) -> list[JSON]:
         """Returns every payment of a batch; the batch itself may contain only the first page."""
@@ -263,21 +265,15 @@ class CutoverImport:
         else:
             self._count_result("batches", CHANGED if stored else NEW)
 
-    async def _route_batch_to_current_service(self, legacy_id: str, *, is_open: bool) -> None:
-        """Moves a batch away from the legacy service, unless it is still open and may not be moved."""
-        # An open batch can still be edited or started, and both services must not do so at once.
-        if is_open and not self.options.is_moving_open_batches:
-            return
-        if await self.ledger.load(self.owner, ROUTING_KIND, legacy_id):
-            self.report.moved_batches += 1
-            await self._save(CompareAndSet(ROUTING_KIND, legacy_id, NO_MARK))
-
     async def _unmark_batches_missing_at_legacy(self) -> int:
         """Unmarks batches that the legacy service no longer has, and returns their number."""
         missing_count = 0
-        for legacy_id in await self.ledger.load_facts_by_id(self.owner, ROUTING_KIND):
+        marked_ids = await self.ledger.load_facts_by_id(self.owner, ROUTING_KIND)
+        for legacy_id in (id_ for id_ in marked_ids if id_ not in self._listed_batch_ids):
             try:
-                if await self._is_found_at_legacy_service(legacy_id):
+                # Clients choose the ids that get marked, so one may be malformed.
+                is_valid = ID_PATTERN.fullmatch(legacy_id)
+                if is_valid and await self.reads.fetch_object(f"/batches/{legacy_id}") is not None:
                     continue
             except LegacyReadFailed as error:
                 self._report_unmapped("batch", legacy_id, str(error))
@@ -285,14 +281,6 @@ class CutoverImport:
             missing_count += 1
             await self._save(CompareAndSet(ROUTING_KIND, legacy_id, NO_MARK))
         return missing_count
-
-    async def _is_found_at_legacy_service(self, legacy_id: str) -> bool:
-        """Whether the legacy service has the batch. Clients choose the ids that get marked, so one
-        may be malformed.
-        """
-        if legacy_id in self._listed_batch_ids or not ID_PATTERN.fullmatch(legacy_id):
-            return legacy_id in self._listed_batch_ids
-        return await self.reads.fetch_object(f"/batches/{legacy_id}") is not None
 
     # Saving
 

@@ -61,10 +61,6 @@ class WriteInDoubt:
         return format_write_id(self.record, self.write)
 
     @property
-    def is_open(self) -> bool:
-        return self.write.state == SENT
-
-    @property
     def reason(self) -> str:
         return self.record.reason or "the process that sent it ended before the answer came"
 
@@ -95,15 +91,16 @@ async def load_in_doubt_writes(store: Store, operation_id: str | None = None) ->
     # Read last: an owner may have recorded an outcome meanwhile.
     writes_by_operation = await repository.load_writes(*(record.id for record in unowned))
     in_doubt = [
-        (record, write)
+        WriteInDoubt(
+            record,
+            write,
+            await _load_legacy_id_of_object(store, record.tenant, write),
+            format_operator_advice(record, write),
+        )
         for record in unowned
         if (write := _find_write_in_doubt(record, writes_by_operation[record.id]))
     ]
-    names = await _load_legacy_ids_by_operation(store, in_doubt)
-    return [
-        WriteInDoubt(record, write, names[record.id], format_operator_advice(record, write))
-        for record, write in sorted(in_doubt, key=lambda pair: pair[1].recorded_at)
-    ]
+    return sorted(in_doubt, key=lambda each: each.write.recorded_at)
 
 
 def advise_to_wait(
@@ -144,19 +141,12 @@ def _find_write_in_doubt(record: OperationRecord, record_writes: Sequence[Write]
     )
 
 
-async def _load_legacy_ids_by_operation(
-    store: Store, records_and_writes: Sequence[tuple[OperationRecord, Write]]
-) -> dict[str, str | None]:
-    """Returns the legacy id of each write's object, by operation id."""
-    legacy_id_by_operation: dict[str, str | None] = {}
-    for record, write in records_and_writes:
-        legacy_id_by_operation[record.id] = None
-        if object_id := _extract_object_id_from_path(write):
-            original_id = await resolve_original_object_id(store, record.tenant, object_id)
-            legacy_id_by_operation[record.id] = (
-                await load_legacy_ids(store, record.tenant, [original_id])
-            ).get(original_id, original_id)
-    return legacy_id_by_operation
+async def _load_legacy_id_of_object(store: Store, tenant: Tenant, write: Write) -> str | None:
+    """Returns the legacy id of the object that a write changes; None for a create."""
+    if (object_id := _extract_object_id_from_path(write)) is None:
+        return None
+    original_id = await resolve_original_object_id(store, tenant, object_id)
+    return (await load_legacy_ids(store, tenant, [original_id])).get(original_id, original_id)
 
 
 async def resolve_original_object_id(store: Store, owner: Tenant, id_: str) -> str:
@@ -312,7 +302,7 @@ async def find_write_by_shown_id(store: Store, id_: str) -> tuple[OperationRecor
     return matches[0]
 
 
-async def record_operator_verdict(store: Store, shown_id: str, verdict: str) -> WriteInDoubt:
+async def record_operator_verdict(store: Store, shown_id: str, verdict: str) -> None:
     """Stores an operator's verdict on a write: CONFIRMED, ABSENT, or the id of the created object.
 
     Raises ActionRefused.
@@ -327,11 +317,9 @@ async def record_operator_verdict(store: Store, shown_id: str, verdict: str) -> 
         )
     check_operator_verdict(write, verdict)
     id_ = format_write_id(record, write)
-    if is_correction:
-        names = await _load_legacy_ids_by_operation(store, [(record, write)])
-        write_in_doubt = WriteInDoubt(record, write, names[record.id], "")
-    else:
-        write_in_doubt = await _load_write_in_doubt(store, record, id_)
+    in_doubt = await load_in_doubt_writes(store, operation_id=record.id)
+    if not is_correction and id_ not in [each.id for each in in_doubt]:
+        raise ActionRefused(f"{id_} is in progress; wait for its answer")
     # A verdict that it did not happen allows a retry to send the payment again. Until the service
     # rejects the request as too old, it may still be carried out.
     remaining = write.recorded_at + SURE_AFTER_AGE - store.clock()
@@ -352,7 +340,6 @@ async def record_operator_verdict(store: Store, shown_id: str, verdict: str) -> 
         raise ActionRefused(
             f"the outcome of {shown_id} became known meanwhile; see `payout-gateway writes unsettled`"
         )
-    return write_in_doubt
 
 
 def _is_verdict_correctable(record: OperationRecord, write: Write) -> bool:
@@ -366,13 +353,6 @@ def _is_verdict_correctable(record: OperationRecord, write: Write) -> bool:
         and write.state == CONFIRMED
         and write.operator_outcome is not None
     )
-
-
-async def _load_write_in_doubt(store: Store, record: OperationRecord, id_: str) -> WriteInDoubt:
-    in_doubt = await load_in_doubt_writes(store, operation_id=record.id)
-    if (write := next((write for write in in_doubt if write.id == id_), None)) is None:
-        raise ActionRefused(f"{id_} is in progress; wait for its answer")
-    return write
 
 
 def check_operator_verdict(write: Write, verdict: str) -> None:

@@ -81,8 +81,13 @@ class LegacyReader:
         for pause in (0.5 * 2**number for number in range(MAX_ATTEMPTS)):
             await self._budget.wait_for_request()
             self.request_count += 1
+            headers = self._headers.copy()
+            request = PassthroughRequest(
+                self._environment, "GET", target, headers, None, is_write=False
+            )
             try:
-                status, retry_after, data = await self._send_once(target)
+                async with self._passthrough.send(request) as response:
+                    data, status = await response.read_body(), response.status
             except (Unreachable, ResponseLost) as lost:
                 reason = str(lost)
                 await asyncio.sleep(pause)
@@ -96,18 +101,10 @@ class LegacyReader:
                 raise LegacyReadFailed(f"it refuses the API key (status {status})")
             # Everything else may be temporary, so it is retried.
             reason = f"status {status}"
+            retry_after = response.headers.get("Retry-After", "")
             wait = int(retry_after) if status == 429 and retry_after.isdecimal() else pause
             await asyncio.sleep(min(wait, MAX_WAIT_SECONDS))
         raise LegacyReadFailed(f"{path} cannot be read: {reason}")
-
-    async def _send_once(self, target: str) -> tuple[int, str, bytes]:
-        headers = self._headers.copy()
-        request = PassthroughRequest(
-            self._environment, "GET", target, headers, None, is_write=False
-        )
-        async with self._passthrough.send(request) as response:
-            data = await response.read_body()
-            return response.status, response.headers.get("Retry-After", ""), data
 
     async def iter_rows(self, path: str, name: str, **query: str) -> AsyncIterator[JSON]:
         """Yields every row of a list once.

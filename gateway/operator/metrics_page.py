@@ -97,20 +97,22 @@ async def load_state_gauges(store: Store) -> StateGauges:
     restored_flag = select(counters.c.value).where(counters.c.name == RESTORED)
 
     async def load(tx: Transaction) -> StateGauges:
-        rows = await tx.fetch(open_operations)
+        rows, late_at = await tx.fetch(open_operations), now - IN_FLIGHT_PERIOD
         # Newer writes are usually still in flight. An operation in doubt has a reason until it
         # ends, also while it is being resolved, or after all its writes were answered.
         times = [row.sent_at or (row.last_at if row.reason else None) for row in rows]
-        late = [at for at in times if at and at < now - IN_FLIGHT_PERIOD]
-        is_late = [bool(row.sent_at and row.sent_at < now - IN_FLIGHT_PERIOD) for row in rows]
+        late = [at for at in times if at and at < late_at]
+        in_doubt = [
+            row
+            for row in rows
+            if row.state == IN_DOUBT
+            or (row.state == RUNNING and (row.reason or (row.sent_at and row.sent_at < late_at)))
+        ]
         environments = await tx.fetch(keys_by_environment.group_by(api_keys.c.environment))
         return StateGauges(
             len(late),
             (now - min(late)).total_seconds() if late else 0,
-            sum(
-                row.state == IN_DOUBT or (row.state == RUNNING and bool(row.reason or each_is_late))
-                for row, each_is_late in zip(rows, is_late, strict=True)
-            ),
+            len(in_doubt),
             len(rows),
             await tx.fetch_value(superseded_count) + await tx.fetch_value(unseen_count),
             await tx.fetch_value(freeze_count),

@@ -129,27 +129,23 @@ async def _describe_translation_effects(
     Empty for tenants whose requests the legacy service never answered.
     """
     ledger = ObjectStateStore(store)
-    counts = [len(await ledger.load_facts_by_id(tenant, ROUTING_KIND)) for tenant in tenants]
+    batches = {tenant: [*await ledger.load_facts_by_id(tenant, ROUTING_KIND)] for tenant in tenants}
     forwarded = {
         switch.tenant for switch in await list_mode_switches(store) if switch.mode != TRANSLATE
     }
-    texts = [f"Batches that stay at the legacy service: {sum(counts)}."]
-    if not any(counts) or "batches" not in groups:
-        texts = []
-    for tenant in tenants:
+    texts = []
+    if any(batches.values()) and "batches" in groups:
+        texts = [f"Batches that stay at the legacy service: {sum(map(len, batches.values()))}."]
+    for tenant, legacy_ids in batches.items():
         if tenant in forwarded and not await ledger.load(tenant, *IMPORT_RECORD):
             texts.append(MISSING_IMPORT.format(tenant=tenant))
-        elif count := await _count_missing_batches(store, ledger, tenant):
+            continue
+        current_ids = await load_current_ids_by_legacy_id(store, tenant, legacy_ids)
+        ids = [current_ids.get(id_, id_) for id_ in legacy_ids]
+        facts_by_id = await ledger.load_facts_by_id(tenant, "batch", ids)
+        if count := sum(not facts_by_id.get(id_) for id_ in ids):
             texts.append(MISSING_BATCHES.format(tenant=tenant, count=count))
     return texts
-
-
-async def _count_missing_batches(store: Store, ledger: ObjectStateStore, tenant: Tenant) -> int:
-    legacy_ids = list(await ledger.load_facts_by_id(tenant, ROUTING_KIND))
-    current_ids = await load_current_ids_by_legacy_id(store, tenant, legacy_ids)
-    ids = [current_ids.get(id_, id_) for id_ in legacy_ids]
-    facts_by_id = await ledger.load_facts_by_id(tenant, "batch", ids)
-    return sum(not facts_by_id.get(id_) for id_ in ids)
 
 
 def _check_legacy_base_url_is_set(settings: Settings, tenants: Sequence[Tenant]) -> None:
@@ -173,18 +169,17 @@ class SwitchStatus:
 
 async def load_switch_status(store: Store) -> SwitchStatus:
     switches, ledger = await list_mode_switches(store), ObjectStateStore(store)
-    tenants = dict.fromkeys(switch.tenant for switch in switches)
-    counts = {
-        tenant: len(await ledger.load_facts_by_id(tenant, ROUTING_KIND)) for tenant in tenants
-    }
     events = [
         event
         for event in await list_audit_events(store)
         if event.action.startswith(SWITCHED_PREFIX)
     ]
-    return SwitchStatus(
-        switches, events, {tenant: count for tenant, count in counts.items() if count}
-    )
+    counts = {
+        tenant: len(batches)
+        for tenant in dict.fromkeys(switch.tenant for switch in switches)
+        if (batches := await ledger.load_facts_by_id(tenant, ROUTING_KIND))
+    }
+    return SwitchStatus(switches, events, counts)
 
 
 async def list_switched_keys(
