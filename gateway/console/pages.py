@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,7 +20,6 @@ from gateway.console.alerts import HealthChecks
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.storage import StoreUnavailable
 from gateway.storage.audit_log import describe_scope
-from gateway.storage.request_counts import BUCKET_BOUNDS_MS
 from gateway.upstream.http_connection import USER_AGENT
 
 View = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -199,9 +197,6 @@ def format_sentence(text: str) -> str:
 def format_milliseconds(value: float | None) -> str:
     if value is None:
         return "\N{EN DASH}"
-    # In the last bucket, which has no upper bound.
-    if math.isinf(value):
-        return f">\N{NO-BREAK SPACE}{BUCKET_BOUNDS_MS[-1] / 1000:,.0f}\N{NO-BREAK SPACE}s"
     if value >= 10_000:
         return f"{value / 1000:,.0f}\N{NO-BREAK SPACE}s"
     return f"{value:,.{1 if value < 100 else 0}f}\N{NO-BREAK SPACE}ms"
@@ -259,8 +254,12 @@ def _is_same_origin(request: web.Request) -> bool:
     return site in (None, "same-origin") and bool(host) and host == request.headers.get("Host")
 
 
-CONTENT_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-FILE_NAMES = ("console.css", "console.js", "icon.svg")
+CONTENT_TYPES = {
+    "console.css": "text/css",
+    "console.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+"""Of the static files."""
 
 
 # Read once: the files are part of the package.
@@ -278,11 +277,11 @@ def format_static_file_url(name: str) -> str:
 async def serve_static_file(request: web.Request) -> web.Response:
     name = request.match_info["name"]
     # A list instead of the folder's content: no name, however encoded, can lead elsewhere.
-    if name not in FILE_NAMES:
+    if name not in CONTENT_TYPES:
         raise web.HTTPNotFound
     return web.Response(
         body=read_static_file(name),
-        content_type=CONTENT_TYPES[name[name.index(".") :]],
+        content_type=CONTENT_TYPES[name],
         charset="utf-8",
         headers={
             "Cache-Control": "public, max-age=31536000, immutable",

@@ -98,18 +98,6 @@ GROUPINGS: Mapping[str, tuple[str, ...]] = {
 }
 """Columns of the database by which the table can be grouped."""
 
-COLUMNS: Mapping[str, str] = {
-    "requests": "",
-    "failed 5xx": "",
-    "refused 4xx": "",
-    "service p50": "extra",
-    "service p95": "",
-    "gateway p50": "extra",
-    "gateway p95": "extra",
-    "slowest": "extra",
-}
-"""The columns of figures. Those of the class ``extra`` are left out on a narrow screen."""
-
 
 async def load_traffic_chart(
     store: Store, hours: int, filters: Mapping[str, str] | None = None
@@ -197,7 +185,6 @@ class TrafficPage(Page):
                 (f"{hours} h", view | {"hours": str(hours)}) for hours in BAR_SIZE_BY_HOURS
             ],
             groupings=[(f"by {name}", view | {"by": name}) for name in GROUPINGS],
-            columns=COLUMNS,
             filters=filters,
             everything={name: view[name] for name in view if name not in FILTERS},
             chart=chart,

@@ -18,7 +18,6 @@ from gateway.operator import ActionRefused
 from gateway.operator.interruptions import (
     describe_window_scope,
     describe_window_state,
-    load_freezes_and_audit_events,
     resolve_freeze_scope,
 )
 from gateway.operator.mode_switches import load_switch_status
@@ -30,7 +29,7 @@ from gateway.storage.audit_log import (
     list_audit_events,
 )
 from gateway.storage.brownout_rows import list_brownouts
-from gateway.storage.freezes import freeze_writes, unfreeze_writes
+from gateway.storage.freezes import freeze_writes, list_freezes, unfreeze_writes
 from gateway.storage.request_counts import load_usage
 
 log = structlog.get_logger()
@@ -91,8 +90,6 @@ class TrafficControlPage(Page):
             # The newest come first, because the list is cut off.
             for brownout in reversed(await list_brownouts(store))
         ]
-        frozen, _ = await load_freezes_and_audit_events(store)
-        switched = await load_switch_status(store)
         audit_entries = (await list_audit_events(store))[::-1]
         return self._pages.render_page(
             request,
@@ -102,8 +99,8 @@ class TrafficControlPage(Page):
             merchants=sorted({key.merchant for key in keys}),
             environments=ENVIRONMENTS,
             brownouts=brownouts[:MAX_BROWNOUTS],
-            frozen=frozen,
-            switched=switched,
+            frozen=await list_freezes(store),
+            switched=await load_switch_status(store),
             acts=audit_entries[:MAX_AUDIT_ENTRIES],
         )
 
