@@ -193,12 +193,8 @@ class AliasIds:
         is_cached: bool = True,
     ) -> dict[str, str]:
         """Resolves objects to legacy ids, and ids in free text only if they have one already."""
-        names = (
-            await self.find_or_create_legacy_ids(
-                tenant, objects, unsaved_aliases, is_cached=is_cached
-            )
-            if objects
-            else {}
+        names = await self.find_or_create_legacy_ids(
+            tenant, objects, unsaved_aliases, is_cached=is_cached
         )
         if unnamed := mentioned_ids - names.keys():
             names |= await self.map_current_to_existing_legacy_ids(tenant, unnamed)
@@ -211,17 +207,10 @@ class AliasIds:
 
         A batch or payment that replaced another at the service has the legacy id of the first one.
         """
-        if not current_ids:
-            return {}
         names = await load_legacy_ids(self._store, tenant, current_ids)
         if unnamed := current_ids - names.keys():
             aliases = await self._object_state.load_facts_by_id(tenant, "alias", tuple(unnamed))
             first_ids = {id_: str(facts["id"]) for id_, facts in aliases.items() if facts.get("id")}
-            legacy_ids_of_first = (
-                await load_legacy_ids(self._store, tenant, first_ids.values()) if first_ids else {}
-            )
-            names |= {
-                id_: legacy_ids_of_first.get(first_id, first_id)
-                for id_, first_id in first_ids.items()
-            }
+            legacy_ids = await load_legacy_ids(self._store, tenant, first_ids.values())
+            names |= {id_: legacy_ids.get(first, first) for id_, first in first_ids.items()}
         return names

@@ -1,7 +1,4 @@
-"""Audit log of operators' actions.
-
-Each event is saved in the transaction of its action, and never deleted.
-"""
+"""Audit log of operators' actions. Each event is saved in the transaction of its action."""
 
 from __future__ import annotations
 

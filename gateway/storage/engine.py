@@ -41,20 +41,16 @@ def parse_state_url(url: str) -> URL:
     except (ArgumentError, ValueError):
         raise _build_address_error("it cannot be read as a URL") from None
     if address.drivername == "sqlite":
-        _check_sqlite_address(address)
+        if address.host:
+            raise _build_address_error("it has two slashes instead of three (sqlite:///gateway.db)")
+        if address.query:
+            raise _build_address_error("an SQLite address takes no parameters")
+        if not address.database or address.database == ":memory:":
+            raise _build_address_error("it names no file, and stored keys must outlive the process")
     # Otherwise the rest of the password would be shown as a part of the address.
     elif "@" in f"{address.host}{address.database}":
         raise _build_address_error("in a password, write @ as %40")
     return address
-
-
-def _check_sqlite_address(address: URL) -> None:
-    if address.host:
-        raise _build_address_error("it has two slashes instead of three (sqlite:///gateway.db)")
-    if address.query:
-        raise _build_address_error("an SQLite address takes no parameters")
-    if not address.database or address.database == ":memory:":
-        raise _build_address_error("it names no file, and stored keys must outlive the process")
 
 
 def _build_address_error(what: str) -> StoreUnavailable:
@@ -79,7 +75,10 @@ def find_sqlite_file(address: URL) -> Path | None:
 
 
 def create_sqlite_file(path: Path, *, create: bool) -> None:
-    """Creates the file for its owner only, unless it exists; raises StoreUnavailable."""
+    """Creates the file for its owner only, unless it exists; raises StoreUnavailable.
+
+    Its directory must be writable, because SQLite creates its journal there.
+    """
     if not create and not path.is_file():
         raise _build_missing_file_error(path.absolute())
     try:
@@ -92,6 +91,13 @@ def create_sqlite_file(path: Path, *, create: bool) -> None:
             do="check that its directory exists and that the gateway's user may write there "
             f"(uid {os.geteuid()}), or set state.url to another path",
         ) from None
+    folder = path.absolute().parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise StoreUnavailable(
+            f"directory {folder} cannot be written by this user (uid {os.geteuid()})",
+            means="the database in it can be neither changed nor safely read",
+            do="make the gateway's user the owner of the directory, or run this as its owner",
+        )
 
 
 def _build_missing_file_error(path: Path) -> StoreUnavailable:
@@ -115,17 +121,6 @@ def _build_missing_file_error(path: Path) -> StoreUnavailable:
         do="run `payout-gateway keys import`; if that was done, run this where the gateway runs, or "
         "pass its --config",
     )
-
-
-def check_folder_writable(path: Path) -> None:
-    """Checks that the directory of the file is writable: SQLite creates its journal there."""
-    folder = path.absolute().parent
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise StoreUnavailable(
-            f"directory {folder} cannot be written by this user (uid {os.geteuid()})",
-            means="the database in it can be neither changed nor safely read",
-            do="make the gateway's user the owner of the directory, or run this as its owner",
-        )
 
 
 def open_sqlite_connection(path: Path, seconds: float) -> sqlite3.Connection:

@@ -28,8 +28,7 @@ def describe_database_error(error: BaseException) -> str:
     Only errors whose text cannot contain a stored value or a password are quoted; others are
     described by their class name.
     """
-    driver_error = error.orig if isinstance(error, DBAPIError) and error.orig else error
-    original = driver_error.__cause__ or driver_error
+    original = _find_driver_error(error)
     # asyncpg's text is of its own functions. Not of a subclass, whose text is a reason.
     if type(original) is ConnectionError:
         return "the connection was lost"
@@ -41,6 +40,11 @@ def describe_database_error(error: BaseException) -> str:
     if isinstance(error, DBAPIError) or isinstance(original, _QUOTABLE_ERRORS):
         return str(original).partition("\n")[0]
     return type(original).__name__
+
+
+def _find_driver_error(error: BaseException) -> BaseException:
+    driver_error = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    return driver_error.__cause__ or driver_error
 
 
 _QUOTABLE_ERRORS = (asyncpg.PostgresError, sqlite3.DatabaseError)
@@ -104,27 +108,18 @@ def translate_database_errors(
         raise translate_database_error(error, location, record_reason) from None
 
 
-DEFAULT_REMEDY = (
-    "check that the database runs, is reachable and has free space, and what else uses it"
-)
-DAMAGED_FILE_REMEDY = (
-    "the file is damaged or not a database: check state.url, and if it is right, replace the file "
-    "with a backup by `payout-gateway restore`"
-)
-
-
-MISSING_DATABASE_REMEDY = "create that database, empty (`createdb`), or set state.url to another"
-LOGIN_REMEDY = "check the user and password in state.url, and that this user may log in"
-
-
 def _select_database_error_remedy(error: Exception) -> str:
-    driver_error = error.orig if isinstance(error, DBAPIError) and error.orig else error
-    original = driver_error.__cause__ or driver_error
-    if isinstance(original, asyncpg.InvalidCatalogNameError):
-        return MISSING_DATABASE_REMEDY
-    if isinstance(original, asyncpg.InvalidAuthorizationSpecificationError):
-        return LOGIN_REMEDY
-    return DAMAGED_FILE_REMEDY if is_damage(original) else DEFAULT_REMEDY
+    driver_error = _find_driver_error(error)
+    if isinstance(driver_error, asyncpg.InvalidCatalogNameError):
+        return "create that database, empty (`createdb`), or set state.url to another"
+    if isinstance(driver_error, asyncpg.InvalidAuthorizationSpecificationError):
+        return "check the user and password in state.url, and that this user may log in"
+    if is_damage(driver_error):
+        return (
+            "the file is damaged or not a database: check state.url, and if it is right, replace "
+            "the file with a backup by `payout-gateway restore`"
+        )
+    return "check that the database runs, is reachable and has free space, and what else uses it"
 
 
 def build_unwritable_error(location: str, reason: str) -> StoreUnavailable:

@@ -6,7 +6,7 @@ batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
@@ -65,27 +65,21 @@ async def set_mode(
 
     async def upsert_modes(tx: Transaction) -> list[str]:
         await increment_change_count(tx, CHANGES)
-        displaced_keys = [] if key else await _delete_modes_of_single_keys(tx, tenant, groups)
+        single_keys = delete(modes).filter_by(**tenant._asdict())
+        single_keys = single_keys.where(modes.c.part.in_(list(groups)), modes.c.key != "")
+        rows = [] if key else await tx.fetch(single_keys.returning(modes.c.key))
         for group in groups:
             await tx.execute(_UPSERT_MODE, {**common, "part": group})
         keys = f"key {key}" if key else "every key"
         await record_audit_event(
             store, tx, f"{SWITCHED_PREFIX} {mode}: {', '.join(groups)} of {keys}", tenant
         )
-        return displaced_keys
+        return sorted({row.key for row in rows})
 
     return await store.write(upsert_modes)
 
 
 _UPSERT_MODE = build_upsert_statement(modes, ("mode", "since"))
-
-
-async def _delete_modes_of_single_keys(
-    tx: Transaction, tenant: Tenant, groups: Iterable[Group]
-) -> list[str]:
-    is_displaced = modes.c.part.in_(list(groups)), modes.c.key != ""
-    statement = delete(modes).filter_by(**tenant._asdict()).where(*is_displaced)
-    return sorted({row.key for row in await tx.fetch(statement.returning(modes.c.key))})
 
 
 async def copy_modes(tx: Transaction, tenant: Tenant, key: str, new_name: str) -> None:

@@ -107,7 +107,6 @@ async def open_store(
     file = engines.find_sqlite_file(address)
     if file is not None:
         engines.create_sqlite_file(file, create=create)
-        engines.check_folder_writable(file)
     store = Store(engines.open_database(address), clock)
     try:
         # A second gateway would take over the operations that the first one is executing. The

@@ -288,8 +288,8 @@ text_chunks = Table(
 )
 
 upstream_writes = Table(
-    # Every call that may change something at the service, saved before it leaves. Never deleted; it
-    # contains no personal data.
+    # Every call that may change something at the service, saved before it leaves. It contains no
+    # personal data.
     "upstream_writes",
     metadata,
     *build_columns(Text, "operation_id"),
@@ -316,7 +316,7 @@ Index(
 )
 
 audit_events = Table(
-    # The audit log, never deleted. An empty merchant or environment stands for all.
+    # The audit log. An empty merchant or environment stands for all.
     "audit_events",
     metadata,
     Column("id", Text, primary_key=True),

@@ -40,6 +40,3 @@ class TtlCache(Generic[Key, Value]):
         entries.move_to_end(key)
         while len(entries) > self._max_entries or now >= entries[next(iter(entries))][0]:
             entries.popitem(last=False)
-
-    def __len__(self) -> int:
-        return len(self._entries)

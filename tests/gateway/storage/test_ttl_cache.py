@@ -37,4 +37,4 @@ def test_expired_entries_are_removed() -> None:
         ttl_cache.put(number, number)
     now += 60
     ttl_cache.put(500, 500)
-    assert len(ttl_cache) == 1
+    assert len(ttl_cache._entries) == 1
