@@ -11,7 +11,8 @@ import pytest
 from multidict import CIMultiDict
 from pydantic import ValidationError
 
-from gateway.config.settings import Deprecation, Environment, Environments
+from gateway.config.sections import Environment
+from gateway.config.settings import Deprecation, Environments
 from gateway.http.responses import PassedResponse, build_passthrough_response
 from gateway.legacy_api.deprecation import DeprecationNotice
 from tests.operator_commands import run_command, write_configuration

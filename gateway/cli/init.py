@@ -10,7 +10,7 @@ import click
 from pydantic import ValidationError
 
 from gateway.cli import CommandError
-from gateway.config.settings import Environment
+from gateway.config.sections import Environment
 from gateway.storage import StoreUnavailable
 from gateway.storage.key_file import create_key_file
 

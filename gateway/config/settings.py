@@ -17,7 +17,6 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from gateway.config.config_file import ConfigFile
 from gateway.config.environment_variables import (
-    ENVIRONMENT_PREFIX,
     EnvironmentSource,
     parse_variable_name,
 )
@@ -29,16 +28,12 @@ from gateway.config.section import (
 )
 from gateway.config.sections import (
     Comparing,
-    CurrentWords,
     Deprecation,
-    Environment,
     Environments,
     Legacy,
-    LegacyWords,
     Limits,
     Lists,
     Load,
-    LogLevel,
     Logs,
     Retention,
     Server,
@@ -48,38 +43,7 @@ from gateway.config.sections import (
     Upstream,
     Words,
     Writes,
-    build_url,
 )
-
-__all__ = [
-    "DEFAULT_CONFIG_FILE",
-    "ENVIRONMENT_PREFIX",
-    "Comparing",
-    "ConfigurationError",
-    "CurrentWords",
-    "Deprecation",
-    "Environment",
-    "Environments",
-    "Legacy",
-    "LegacyWords",
-    "Limits",
-    "Lists",
-    "Load",
-    "LogLevel",
-    "Logs",
-    "Retention",
-    "Server",
-    "Settings",
-    "Signed",
-    "State",
-    "Traces",
-    "Upstream",
-    "Words",
-    "Writes",
-    "build_url",
-    "has_setting_variable",
-    "load_settings",
-]
 
 DEFAULT_CONFIG_FILE = Path("gateway.toml")
 """The file that is read if no other is given."""

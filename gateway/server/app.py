@@ -18,8 +18,9 @@ from gateway import console
 from gateway.admission.load import ConnectionBounds, LoadShedder
 from gateway.admission.load.connections import raise_file_limit_and_cap_connections
 from gateway.auth.key_rows import load_listed_keys
+from gateway.config.sections import build_url
 from gateway.config.settings import Server as ServerSettings
-from gateway.config.settings import Settings, build_url
+from gateway.config.settings import Settings
 from gateway.http.tls import load_certificate
 from gateway.legacy_api.deprecation import DeprecationNotice
 from gateway.observability import metrics

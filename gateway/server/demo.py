@@ -16,7 +16,8 @@ import aiohttp
 
 from gateway.auth.key_import import import_only_key
 from gateway.auth.signing import Credentials
-from gateway.config.settings import Environment, Environments, Settings, State, Words
+from gateway.config.sections import Environment
+from gateway.config.settings import Environments, Settings, State, Words
 from gateway.simulator import (
     DEMO_CREDENTIALS,
     WALLET_FUNDS,

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from gateway.config.settings import ENVIRONMENT_PREFIX, ConfigurationError, Settings
+from gateway.config.environment_variables import ENVIRONMENT_PREFIX
+from gateway.config.settings import ConfigurationError, Settings
 
 ACCEPT_BACKLOG = 1024
 """Connections that the kernel queues until they are accepted."""

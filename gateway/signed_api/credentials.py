@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from multidict import CIMultiDictProxy, MultiMapping
 
-from gateway.config.settings import CurrentWords
+from gateway.config.sections import CurrentWords
 from gateway.http.request import HttpRequest
 from gateway.http.responses import HttpResponse
 from gateway.observability import traces

@@ -9,7 +9,7 @@ from __future__ import annotations
 from yarl import URL
 
 from gateway.auth.signing import Credentials, compute_signature, extract_signed_target
-from gateway.config.settings import CurrentWords
+from gateway.config.sections import CurrentWords
 from gateway.simulator.current_interface import (
     MAX_AGE_SECONDS,
     authenticate_request,

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from gateway.auth.signing import Credentials, compute_signature
-from gateway.config.settings import CurrentWords, LegacyWords, Settings, Words
+from gateway.config.sections import CurrentWords, LegacyWords
+from gateway.config.settings import Settings, Words
 from gateway.docgen.explain import Explanation, explain_request
 from mappings.failures import Invalid
 from tests.processes import build_configuration, run_installed_command

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from email.utils import formatdate
 from typing import Any
 
-from gateway.config.settings import CurrentWords
+from gateway.config.settings import Words
 from tests.recording_service import CREATED_OBJECTS, HTML, ReceivedRequest, SentRequest
 from tests.simulation.process import EPOCH, Process
 from tests.simulator import RequestHandler, Service, ServiceOptions
@@ -19,7 +19,7 @@ from tests.simulator import RequestHandler, Service, ServiceOptions
 TIMEOUT_SECONDS = 4.0
 SEND_SECONDS = 1.25
 """How long before it is sent a write may have been recorded, and so before a freeze: half a lease."""
-SIGNATURE_HEADERS = CurrentWords()
+SIGNATURE_HEADERS = Words().current
 SIGNED_BY_CLIENT = "X-Signed-By-Client"
 """Header of the requests that clients have signed."""
 INTERNAL_ERROR_BODY = (

@@ -18,7 +18,8 @@ from typing import Any
 import structlog
 
 from gateway.admin.authentication import create_auth_middleware
-from gateway.config.settings import ConfigurationError, Settings, build_url
+from gateway.config.sections import build_url
+from gateway.config.settings import ConfigurationError, Settings
 from gateway.operator.preflight import check_settings_are_runnable
 from gateway.server.admin_server import AdminServer
 from gateway.server.listener import Listener, bind_sockets, find_bound_port, reserve_port

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from gateway.config.settings import CurrentWords
+from gateway.config.sections import CurrentWords
 from gateway.signed_api.credentials import (
     MalformedSignature,
     SignatureHeader,
