@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import urlencode, urlsplit
@@ -131,18 +132,14 @@ class _ServiceCheck:
         self._add(check_name, "skipped", f"{known}skipped: {self.skip_reason}", advice)
 
     async def _read(self, target: str, environment: str = "") -> Reply:
-        """Sends a signed read. Raises Unreachable and Unknown."""
+        """Sends a signed read; raises Unreachable, also for other failures."""
         if self.credentials is None:
             raise Unreachable(self.skip_reason)
-        return await self.upstream.send(
-            environment or self.name,
-            self.credentials,
-            "GET",
-            target,
-            None,
-            request_id="doctor",
-            write=False,
-        )
+        request = (environment or self.name, self.credentials, "GET", target, None)
+        try:
+            return await self.upstream.send(*request, request_id="doctor", write=False)
+        except Unknown as failure:
+            raise Unreachable(str(failure)) from None
 
     async def _is_accepted_without_query(self, environment: str) -> bool:
         """Whether an environment accepts the credentials.
@@ -151,7 +148,7 @@ class _ServiceCheck:
         """
         try:
             return _is_accepted(await self._read(TARGET_WITHOUT_QUERY, environment))
-        except (Unreachable, Unknown):
+        except Unreachable:
             return False
 
     # Address and credentials
@@ -161,7 +158,7 @@ class _ServiceCheck:
             reply = await self._read(PROBE_TARGET)
             # Twice: the clock skew is only corrected after two answers agree.
             reply = await self._read(PROBE_TARGET)
-        except (Unreachable, Unknown) as failure:
+        except Unreachable as failure:
             self.skip_reason = "the service was not reached"
             advice = advise_on_unreachable_address(str(failure), self.url)
             self._add("reachable", "error", str(failure), advice)
@@ -293,10 +290,7 @@ class _ServiceCheck:
         refusals: list[int] = []
 
         async def send_call(call: Call) -> JSON:
-            try:
-                reply = await self._read(f"/v1{call.path}?{urlencode(call.query)}")
-            except (Unreachable, Unknown):
-                raise Unreachable("no answer") from None
+            reply = await self._read(f"/v1{call.path}?{urlencode(call.query)}")
             if _is_accepted(reply):
                 return {}
             # `probe_endpoint` also sends a documented read, to distinguish a missing path from a
@@ -314,21 +308,22 @@ class _ServiceCheck:
             if refusals:
                 self._add(LIST_ENDPOINT, "warning", *_describe_unclear_list(refusals[-1]))
             return bool(refusals)
-        state: State = "ok"
-        result, advice = "the service has it: it answered just now", ""
-        if not is_available:
-            result = (
-                f"the service does not have it: it answered status {refusals[-1]} just now; batches "
-                "are listed from the gateway's records"
+        if is_available:
+            self._add(LIST_ENDPOINT, "ok", "the service has it: it answered just now")
+            return True
+        result = (
+            f"the service does not have it: it answered status {refusals[-1]} just now; batches are "
+            "listed from the gateway's records"
+        )
+        if capability.get("present"):
+            result += ". It had it before: batches created elsewhere are no longer listed"
+            advice = (
+                "if a proxy in front of the service gave this answer, fix the proxy and run "
+                "`payout-gateway doctor` again"
             )
-            if capability.get("present"):
-                state = "warning"
-                result += ". It had it before: batches created elsewhere are no longer listed"
-                advice = (
-                    "if a proxy in front of the service gave this answer, fix the proxy and run "
-                    "`payout-gateway doctor` again"
-                )
-        self._add(LIST_ENDPOINT, state, result, advice)
+            self._add(LIST_ENDPOINT, "warning", result, advice)
+        else:
+            self._add(LIST_ENDPOINT, "ok", result)
         return True
 
     async def _check_forced_optional_endpoints(self) -> None:
@@ -337,22 +332,20 @@ class _ServiceCheck:
         if self.accepted_reply is None:
             self._add_skipped(ENDPOINTS_CHECK, f"{setting}; ")
             return
-        try:
+        state: State = "warning"
+        result = (
+            f"{setting}; the answer to {LIST_ENDPOINT} does not show whether the service has it"
+        )
+        advice = "fix the errors above first"
+        with suppress(Unreachable):
             reply = await self._read(f"/v1{LIST_CALL.path}?{urlencode(LIST_CALL.query)}")
-        except (Unreachable, Unknown):
-            reply = None
-        if reply is not None and _is_accepted(reply):
-            result = f"{setting}; the service answered {LIST_ENDPOINT} just now"
-            self._add(ENDPOINTS_CHECK, "ok", result)
-        elif reply is not None and reply.status in MISSING_STATUSES:
-            result = f"the service answered {LIST_ENDPOINT} with status {reply.status} just now, but {setting}"
-            advice = 'set upstream.inferred_operations to "auto"'
-            self._add(ENDPOINTS_CHECK, "error", result, advice)
-        else:
-            result = (
-                f"{setting}; the answer to {LIST_ENDPOINT} does not show whether the service has it"
-            )
-            self._add(ENDPOINTS_CHECK, "warning", result, "fix the errors above first")
+            answer = f"the service answered {LIST_ENDPOINT}"
+            if _is_accepted(reply):
+                state, result, advice = "ok", f"{setting}; {answer} just now", ""
+            elif reply.status in MISSING_STATUSES:
+                state, advice = "error", 'set upstream.inferred_operations to "auto"'
+                result = f"{answer} with status {reply.status} just now, but {setting}"
+        self._add(ENDPOINTS_CHECK, state, result, advice)
 
 
 def _describe_unclear_list(status: int) -> tuple[str, str]:
