@@ -58,7 +58,7 @@ def _print_findings(findings: Sequence[Finding], *, is_complete: bool) -> None:
             for finding in shown
         ]
         headers = ["state", "environment", "check", "result", "what to do"]
-        output.print_table(headers, rows, COLOURS, output.MAX_LINE_CHARACTERS)
+        output.print_table(headers, rows, COLOURS)
     if is_complete:
         return
     for environment in dict.fromkeys(finding.environment for finding in findings):

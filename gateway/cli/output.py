@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Done = TypeVar("Done")
 
 MAX_LINE_CHARACTERS = 160
-"""Line width of tables with sentences, if stdout is not a terminal."""
+"""Line width of tables with states and sentences, if stdout is not a terminal."""
 
 Progress = Callable[[int, int | None], None]
 """Called with the amount done and the total, if the total is known."""
@@ -68,20 +68,14 @@ def _disable_logging() -> Iterator[None]:
     import structlog
 
     config = structlog.get_config()
-    # structlog has no switch to turn it off, so a processor drops every event.
-    structlog.configure(processors=[_drop_event])
+    # No event of the gateway is critical.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     logging.disable(logging.CRITICAL)  # of libraries, with tracebacks
     try:
         yield
     finally:
         logging.disable(logging.NOTSET)
         structlog.configure(**config)
-
-
-def _drop_event(_logger: object, _method: str, _event: object) -> NoReturn:
-    from structlog import DropEvent
-
-    raise DropEvent
 
 
 @contextmanager
@@ -105,16 +99,18 @@ def print_table(
     headers: Sequence[str],
     rows: Iterable[Iterable[object]],
     colours: Mapping[str, str] | None = None,
-    widest: int | None = None,
 ) -> None:
-    """Prints rows in aligned columns. ``colours`` maps cell texts to their colours on a terminal.
+    """Prints rows in aligned columns. Times are formatted, and None is shown as a dash.
 
-    Times are formatted, and None is shown as a dash. Cells are wrapped if a row is longer than the terminal, or elsewhere than ``widest`` characters.
+    ``colours`` maps the texts of states to their colours on a terminal. Cells are wrapped if a row
+    is longer than the terminal, or elsewhere, in a table with states, than ``MAX_LINE_CHARACTERS``.
     On a terminal that is too narrow, each row is printed as a list of fields, so that nothing is
     cut off.
     """
     is_terminal = sys.stdout.isatty()
-    widest = shutil.get_terminal_size().columns if is_terminal else widest
+    widest = MAX_LINE_CHARACTERS if colours else None
+    if is_terminal:
+        widest = shutil.get_terminal_size().columns
     lines = [[*headers], *([*map(_format_cell, row)] for row in rows)]
     if is_terminal and _compute_minimum_table_width(lines) > (widest or 0):
         pairs = ((*zip(headers, row, strict=True), ("", "")) for row in lines[1:])

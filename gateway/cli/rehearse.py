@@ -56,7 +56,7 @@ def rehearse(*, key_name: str, start: bool, as_json: bool, settings: Settings) -
             for row in report["rows"]
             if row["verdict"] != reports.HOLDS
         ]
-        output.print_table(reports.COLUMNS, rows, reports.COLOURS, output.MAX_LINE_CHARACTERS)
+        output.print_table(reports.COLUMNS, rows, reports.COLOURS)
         click.echo("\n--json lists what holds too.")
         for item in report["left"]:
             click.echo(f"Left at the service: {item['kind']} {item['id']}: {item['reason']}.")
