@@ -18,8 +18,6 @@ from gateway.config.settings import Settings
 from gateway.docgen.curl import InvalidRequestText, parse_curl, separate_own_and_curl_arguments
 from gateway.docgen.explain import ExplainedCall, Explanation, explain_request
 
-OPTIONS_WITH_VALUE = ("--config",)
-
 # Python instead of `openssl dgst -hmac`, whose arguments, the secret key, every user can list.
 PREAMBLE = """\
 # The credentials are read from the shell's environment only; export both before you paste this.
@@ -34,7 +32,7 @@ class _CurlCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # `--` below: click must not parse curl's options.
-        ours, pasted = separate_own_and_curl_arguments(args, OPTIONS_WITH_VALUE)
+        ours, pasted = separate_own_and_curl_arguments(args)
         return super().parse_args(ctx, [*ours, "--", *pasted])
 
 

@@ -50,17 +50,12 @@ class _CurlParser(argparse.ArgumentParser):
         raise InvalidRequestText(f"{option} needs a value")
 
 
-def separate_own_and_curl_arguments(
-    words: Sequence[str], options_with_value: Sequence[str]
-) -> tuple[list[str], list[str]]:
-    """Separates our options from curl's arguments.
+def separate_own_and_curl_arguments(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separates the options of `explain` from curl's arguments.
 
-    ``options_with_value`` lists our options that have a value. ``--json`` is an option of both;
-    curl's is followed by a body.
+    ``--json`` is an option of both; curl's is followed by a body.
     """
-    own_arguments: list[str] = []
-    curl_arguments: list[str] = []
-    rest = list(words)
+    own_arguments, curl_arguments, rest = list[str](), list[str](), list(words)
     while rest:
         word = rest.pop(0)
         # Everything after the separator is an argument of curl.
@@ -70,13 +65,14 @@ def separate_own_and_curl_arguments(
             word == "--json" and not (rest and rest[0].lstrip()[:1] in ("{", "[", "@"))
         ):
             own_arguments.append(word)
-        elif word.partition("=")[0] in options_with_value:
-            own_arguments += [word, *rest[:1]] if "=" not in word else [word]
-            del rest[: "=" not in word]
+        elif word.partition("=")[0] == "--config":
+            value_count = int("=" not in word)
+            own_arguments += [word, *rest[:value_count]]
+            del rest[:value_count]
         else:
-            curl_arguments.append(word)
-            if word in DATA_OPTIONS and rest:
-                curl_arguments.append(rest.pop(0))
+            value_count = int(word in DATA_OPTIONS)
+            curl_arguments += [word, *rest[:value_count]]
+            del rest[:value_count]
     return own_arguments, curl_arguments
 
 

@@ -89,24 +89,22 @@ def test_invalid_command_is_reported_without_quoting_it(
 
 
 def test_own_options_are_distinguished_from_curl_options() -> None:
-    assert separate_own_and_curl_arguments(["--json", "curl", LEGACY_URL], ["--config"]) == (
+    assert separate_own_and_curl_arguments(["--json", "curl", LEGACY_URL]) == (
         ["--json"],
         ["curl", LEGACY_URL],
     )
-    assert separate_own_and_curl_arguments([LEGACY_URL, "--json"], ["--config"]) == (
+    assert separate_own_and_curl_arguments([LEGACY_URL, "--json"]) == (
         ["--json"],
         [LEGACY_URL],
     )
     arguments = ["--json", '{"a":1}', LEGACY_URL, "--json", "--config", "x.toml"]
     curl_arguments = ["--json", '{"a":1}', LEGACY_URL]
-    assert separate_own_and_curl_arguments(arguments, ["--config"]) == (
+    assert separate_own_and_curl_arguments(arguments) == (
         ["--json", "--config", "x.toml"],
         curl_arguments,
     )
-    assert separate_own_and_curl_arguments(["--config=x.toml", "--", "--json"], ["--config"]) == (
+    assert separate_own_and_curl_arguments(["--config=x.toml", "--", "--json"]) == (
         ["--config=x.toml"],
         ["--json"],
     )
-    assert separate_own_and_curl_arguments(["-d", "--json", LEGACY_URL], ["--config"])[0] == [
-        "--json"
-    ]
+    assert separate_own_and_curl_arguments(["-d", "--json", LEGACY_URL])[0] == ["--json"]
