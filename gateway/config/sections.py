@@ -188,7 +188,7 @@ class State(Section):
 
     @property
     def restore_mark_path(self) -> Path:
-        """The file with the last sequence number of the database; see storage/restore_marks.py."""
+        """The file with the last sequence number of the database; see storage/restore_detection.py."""
         # Not beside the database, so that a restore of the database does not restore the mark too.
         return self.mark_file or Path(f"{self.encryption_key_file}.mark")
 

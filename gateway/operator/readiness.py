@@ -14,7 +14,6 @@ from gateway.storage import Store, Tenant
 from gateway.storage.difference_rows import (
     DifferenceExample,
     Tally,
-    TallyKey,
     load_comparison_tallies_by_key,
 )
 from gateway.storage.request_counts import load_usage
@@ -48,7 +47,7 @@ class KeyReadiness:
     operations: dict[str, Tally]
     differences: list[Difference] = field(default_factory=list)
     used: frozenset[str] = frozenset()
-    """Reads that the key has used."""
+    """Operations that the key has used."""
     never_seen: list[str] = field(default_factory=list)
     """Documented reads, and undocumented ones that the key uses, that were never compared."""
 
@@ -140,54 +139,31 @@ async def load_cutover_readiness(
     store: Store, name: str | None = None, rules: Sequence[Rule] = ()
 ) -> list[KeyReadiness]:
     """Returns the results of all compared keys, or by name. Raises StoreUnavailable."""
-    tallies = await load_comparison_tallies_by_key(store)
+    tallies_by_key: dict[tuple[Tenant, str], dict[str, Tally]] = {}
+    for (tenant, key, operation), tally in (await load_comparison_tallies_by_key(store)).items():
+        if name in (None, key):
+            tallies_by_key.setdefault((tenant, key), {})[operation] = tally
     # A read that the key uses must have been compared before the key is ready.
-    used = {
-        (*usage.tenant, usage.key, operation)
-        for usage in await load_usage(store)
-        for operation in usage.operations
-    }
+    used = {(usage.tenant, usage.key): {*usage.operations} for usage in await load_usage(store)}
     return [
-        _build_cutover_readiness(tenant, key, tallies, used, rules)
-        for tenant, key in dict.fromkeys((tally_key.tenant, tally_key.key) for tally_key in tallies)
-        if name in (None, key)
+        _build_cutover_readiness(*owner, tallies, used.get(owner, set()), rules)
+        for owner, tallies in tallies_by_key.items()
     ]
 
 
 def _build_cutover_readiness(
-    tenant: Tenant,
-    key: str,
-    tallies: dict[TallyKey, Tally],
-    used: set[tuple[str, str, str, str]],
-    rules: Sequence[Rule],
+    tenant: Tenant, key: str, tallies: dict[str, Tally], used: set[str], rules: Sequence[Rule]
 ) -> KeyReadiness:
-    # Tallies are stored per tenant, key and operation.
-    key_tallies = {
-        tally_key.operation: tally
-        for tally_key, tally in tallies.items()
-        if (tally_key.tenant, tally_key.key) == (tenant, key)
-    }
-    undocumented_operations = [
-        operation for operation in UNLISTED if (*tenant, key, operation.name) in used
-    ]
+    documented = (*OPERATIONS, *(operation for operation in UNLISTED if operation.name in used))
     # Only reads: a write is never sent to both services.
-    reads = [
-        operation.name
-        for operation in (*OPERATIONS, *undocumented_operations)
-        if operation.method == "GET"
+    reads = [operation.name for operation in documented if operation.method == "GET"]
+    differences = [
+        difference
+        for name, tally in tallies.items()
+        for difference in _iter_differences(name, tally, rules)
     ]
-    return KeyReadiness(
-        tenant,
-        key,
-        key_tallies,
-        [
-            difference
-            for name, tally in key_tallies.items()
-            for difference in _iter_differences(name, tally, rules)
-        ],
-        frozenset(name for name in reads if (*tenant, key, name) in used),
-        [name for name in reads if name not in key_tallies or not key_tallies[name].compared],
-    )
+    never_seen = [name for name in reads if name not in tallies or not tallies[name].compared]
+    return KeyReadiness(tenant, key, tallies, differences, frozenset(used), never_seen)
 
 
 def _iter_differences(name: str, tally: Tally, rules: Sequence[Rule]) -> Iterator[Difference]:

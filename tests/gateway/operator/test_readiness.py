@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from gateway.operator.readiness import KeyReadiness, _build_cutover_readiness
 from gateway.storage import Tenant
-from gateway.storage.difference_rows import Tally, TallyKey
+from gateway.storage.difference_rows import Tally
 
 TENANT = Tenant("acme", "live")
 
 
 def build_readiness(compared_operations: set[str], used_operations: set[str]) -> KeyReadiness:
-    tallies_by_operation = {
-        TallyKey(TENANT, "shop", name): Tally(compared=3) for name in compared_operations
-    }
-    return _build_cutover_readiness(
-        TENANT,
-        "shop",
-        tallies_by_operation,
-        {(*TENANT, "shop", name) for name in used_operations},
-        [],
-    )
+    tallies = {name: Tally(compared=3) for name in compared_operations}
+    return _build_cutover_readiness(TENANT, "shop", tallies, used_operations, [])
 
 
 def test_key_is_ready_when_all_its_reads_were_compared() -> None:
