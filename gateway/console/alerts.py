@@ -93,13 +93,10 @@ class HealthChecks:
         for body in bodies:
             problems.update(json.loads(body)["faults"])
         faults = drop_consequences({name: fault for name, fault in problems.items() if fault})
-        refusals_by_environment: dict[str, list[Refusal]] = {}
-        for environment, refusal in set(refusals):
-            refusals_by_environment.setdefault(environment, []).append(refusal)
         forwarding_modes = self._dependencies.settings.comparing.forwarding_modes
         switched_keys = await list_switched_keys(store)
         switched_keys |= await list_switched_keys(store, forwarding_modes)
-        named = name_affected_clients(faults, refusals_by_environment, switched_keys)
+        named = name_affected_clients(faults, {*refusals}, switched_keys)
         return {
             name: named.get(name) for name, fault in problems.items() if not fault or name in named
         }

@@ -198,18 +198,13 @@ class Reconciler:
         self, unknown: Sequence[Finding]
     ) -> list[Finding]:
         """Stores the legacy ids of unknown batches, which the backup lacked; returns the findings."""
-        ids_by_tenant = {
-            owner: await self.ids.find_or_create_legacy_ids(
-                owner, {("batch", finding.id) for finding in unknown if finding.owner == owner}
-            )
-            for owner in {finding.owner for finding in unknown}
-        }
-        return [
-            replace(finding, id=legacy_id, upstream=finding.id)
-            if (legacy_id := ids_by_tenant[finding.owner].get(finding.id))
-            else finding
-            for finding in unknown
-        ]
+        named_findings = []
+        for finding in unknown:
+            id_ = finding.id
+            ids = await self.ids.find_or_create_legacy_ids(finding.owner, {("batch", id_)})
+            upstream = id_ if id_ in ids else None
+            named_findings.append(replace(finding, id=ids.get(id_, id_), upstream=upstream))
+        return named_findings
 
     async def check_superseded_batches(self) -> list[Finding]:
         """Returns the superseded batches that were started elsewhere, as far as readable."""
@@ -224,21 +219,22 @@ class Reconciler:
         return report.findings
 
     async def _list_object_checks(self, owner: Tenant) -> list[ObjectCheck]:
+        find_batch_differences = consistency_checks.find_batch_differences
+        find_recipient_differences = consistency_checks.find_deleted_recipient_differences
         batches = await self.ledger.load_facts_by_id(owner, "batch")
         recipients = await self.ledger.load_facts_by_id(owner, "recipient")
         checks = [
             ObjectCheck(
                 owner,
                 id_,
-                partial(consistency_checks.find_batch_differences, id_, self._format_now()),
+                partial(find_batch_differences, id_, self._format_now()),
                 "batches",
                 frozenset(filter(None, [facts.get("upstream")])),
             )
             for id_, facts in batches.items()
         ]
-        find_differences = consistency_checks.find_deleted_recipient_differences
         checks += [
-            ObjectCheck(owner, id_, partial(find_differences, id_), "recipients")
+            ObjectCheck(owner, id_, partial(find_recipient_differences, id_), "recipients")
             for id_, facts in recipients.items()
             if facts.get("deleted")
         ]

@@ -196,18 +196,19 @@ async def list_switched_keys(
 
 def name_affected_clients(
     faults: Mapping[str, str],
-    refusals: Mapping[str, Sequence[Refusal]],
+    refusals: Collection[tuple[str, Refusal]],
     switched_keys: Mapping[str, set[str]],
 ) -> dict[str, str]:
     """Returns the faults of `/readyz`, which names nobody, with the clients that they affect.
 
-    The other arguments are by environment.
+    ``refusals`` and ``switched_keys`` are with, or by, their environment.
     """
     named = dict(faults)
     for name, fault in faults.items():
         kind, _, environment = name.partition(".")
-        if kind == "service" and fault.startswith(REFUSAL) and environment in refusals:
-            named[name] = describe_refusals(refusals[environment])
+        refused = [refusal for place, refusal in refusals if place == environment]
+        if kind == "service" and fault.startswith(REFUSAL) and refused:
+            named[name] = describe_refusals(refused)
         elif kind == "legacy" and environment in switched_keys:
             named[name] = f"{fault} ({join_names(switched_keys[environment])})"
     return named
