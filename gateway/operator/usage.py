@@ -60,13 +60,14 @@ async def load_limit_usage(store: Store, limits: RateLimiter, default_limit: int
     counter_names = [*(key.id for key in keys), *(f"signed {tenant}" for tenant in tenants)]
     counts = await limits.list_window_request_counts(counter_names)
     # Without counts the backend cannot be reached: unknown, which is not zero.
-    key_counts = counts[: len(keys)] if counts else [None] * len(keys)
+    used = [*counts] if counts else [None] * len(counter_names)
     uses = [
-        LimitUse(key.tenant, key.name, key.requests_per_hour or default_limit, used)
-        for key, used in zip(keys, key_counts, strict=True)
+        LimitUse(key.tenant, key.name, key.requests_per_hour or default_limit, count)
+        for key, count in zip(keys, used, strict=False)
     ]
-    signed = zip(tenants, counts[len(keys) :] if counts else [], strict=False)
     uses += [
-        LimitUse(tenant, SIGNED_REQUESTS, default_limit, used) for tenant, used in signed if used
+        LimitUse(tenant, SIGNED_REQUESTS, default_limit, count)
+        for tenant, count in zip(tenants, used[len(keys) :], strict=True)
+        if count
     ]
     return sorted(uses, key=lambda use: (-use.ratio, use.tenant, use.name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.config.settings import ConfigurationError, Settings
 from gateway.operator.doctor import legacy_checks, local_checks, service_checks
-from gateway.operator.doctor.findings import STATES, Finding
+from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, STATES, Finding
 from gateway.operator.doctor.local_checks import check_freezes_and_brownouts
 from gateway.operator.doctor.service_checks import iter_stored_findings
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, open_store
@@ -31,7 +31,8 @@ async def run_doctor(settings: Settings) -> list[Finding]:
             findings += await _check_services(settings, store)
     # The services cannot be checked either: their credentials are in the state.
     except StoreUnavailable as unavailable:
-        findings.append(local_checks.build_unavailable_state_finding(unavailable))
+        problem = f"{unavailable.happened}: {unavailable.means}; the services were not checked"
+        findings.append(Finding(ALL_ENVIRONMENTS, "state", "error", problem, unavailable.do))
     except ConfigurationError:
         pass  # already reported by check_configuration; without it no call can be made
     return sorted(findings, key=lambda finding: STATES.index(finding.state))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
@@ -52,8 +51,8 @@ def check_tls_certificate_expiry(server: Server) -> Iterator[Finding]:
     description = f"expires at {expires_at:%Y-%m-%d %H:%M} UTC"
     if expires_at < datetime.now(UTC) + EXPIRY_WARNING_PERIOD:
         advice = "replace it; a running gateway loads the new one without a restart"
-        finding = Finding(ALL_ENVIRONMENTS, check_name, "error", description, advice)
-        yield replace(finding, consequence="Clients refuse an expired certificate.")
+        consequence = "Clients refuse an expired certificate."
+        yield Finding(ALL_ENVIRONMENTS, check_name, "error", description, advice, consequence)
     # Browsers fetch a missing intermediate certificate, but most HTTP libraries do not.
     elif len(chain) == 1 and chain[0].issuer != chain[0].subject:
         description += f"; {file} contains no intermediate certificate"
@@ -70,12 +69,8 @@ async def check_redis_eviction_policy(settings: Settings) -> list[Finding]:
     ):
         return []
     result = await probe_redis_eviction_policy(settings.limits.url)
-    check_name, consequence = "limits in Redis", "Rate limits would not hold exactly."
-    return [
-        Finding(
-            ALL_ENVIRONMENTS, check_name, result.state, result.finding, result.hint, consequence
-        )
-    ]
+    texts = result.finding, result.hint, "Rate limits would not hold exactly."
+    return [Finding(ALL_ENVIRONMENTS, "limits in Redis", result.state, *texts)]
 
 
 async def check_state_writable_and_current(settings: Settings, store: Store) -> list[Finding]:
@@ -83,9 +78,9 @@ async def check_state_writable_and_current(settings: Settings, store: Store) -> 
     await _check_database_writable(store)
     if await is_restored(store, settings.state.restore_mark_path):
         description = f"{RESTORED_MESSAGE}: no batch is started on it"
-        finding = Finding(ALL_ENVIRONMENTS, "state", "error", description, RESTORED_ADVICE)
         # Clients are served, except for starts of batches.
-        return [replace(finding, consequence="No batch would be started.")]
+        effect = "No batch would be started."
+        return [Finding(ALL_ENVIRONMENTS, "state", "error", description, RESTORED_ADVICE, effect)]
     # Before the first write there is no mark that an older copy could be behind.
     history = "nothing shows that it is an older copy"
     if (await load_restore_state(store)).mark == NO_MARK:
@@ -130,8 +125,3 @@ async def check_freezes_and_brownouts(store: Store) -> list[Finding]:
         advice = f"no action needed if this is intended; `payout-gateway brownout off {brownout.id}` ends it"
         findings.append(Finding(ALL_ENVIRONMENTS, "brownout", "warning", description, advice))
     return findings
-
-
-def build_unavailable_state_finding(unavailable: StoreUnavailable) -> Finding:
-    description = f"{unavailable.happened}: {unavailable.means}; the services were not checked"
-    return Finding(ALL_ENVIRONMENTS, "state", "error", description, unavailable.do)
