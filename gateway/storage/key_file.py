@@ -95,24 +95,19 @@ def _parse_keys(path: Path, text: str) -> dict[str, bytes]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        key_id, key = _parse_key_line(path, number, line)
+        key_id, _, encoded = line.strip().partition(" ")
+        try:
+            key = base64.b64decode(encoded.strip(), validate=True)
+        except ValueError:
+            key = b""
+        if not _KEY_ID.fullmatch(key_id) or len(key) != KEY_BYTES:
+            raise _build_invalid_line_error(path, number, "is not `<key id> <base64 of 32 bytes>`")
         if key_id in keys:
             raise _build_invalid_line_error(path, number, "has the id of an earlier line")
         keys[key_id] = key
     if not keys:
         raise _build_invalid_line_error(path, 1, "is empty")
     return keys
-
-
-def _parse_key_line(path: Path, number: int, line: str) -> tuple[str, bytes]:
-    key_id, _, encoded = line.strip().partition(" ")
-    try:
-        key = base64.b64decode(encoded.strip(), validate=True)
-    except ValueError:
-        key = b""
-    if not _KEY_ID.fullmatch(key_id) or len(key) != KEY_BYTES:
-        raise _build_invalid_line_error(path, number, "is not `<key id> <base64 of 32 bytes>`")
-    return key_id, key
 
 
 def _build_invalid_line_error(path: Path, number: int, problem: str) -> StoreUnavailable:
