@@ -170,7 +170,12 @@ async def _find_related_ids(
     store: Store, ledger: ObjectStateStore, owner: Tenant, id_: str
 ) -> list[KnownId]:
     """Returns the ids directly related to one id of the object."""
-    known_ids = await _load_legacy_and_service_ids(store, owner, id_)
+    is_id = or_(legacy_ids.c.legacy_id == id_, legacy_ids.c.current_id == id_)
+    query = select(legacy_ids).filter_by(**owner._asdict()).where(is_id)
+    known_ids: list[KnownId] = []
+    for row in await store.read(lambda tx: tx.fetch(query)):
+        description = "the legacy id, imported" if row.imported else "the legacy id"
+        known_ids += [KnownId(row.legacy_id, description), KnownId(row.current_id, SERVICE_ID)]
     alias = await ledger.load(owner, "alias", id_)
     if alias.get("id"):
         known_ids += [KnownId(id_, SUBMITTED_ID), KnownId(alias["id"], ORIGINAL_ID)]
@@ -186,20 +191,7 @@ async def _find_related_ids(
     batch = await ledger.load(owner, "batch", id_)
     if (upstream := batch.get("upstream")) and upstream != id_:
         known_ids.append(KnownId(upstream, SUBMITTED_ID))
-    return [
-        *known_ids,
-        *(KnownId(superseded_id, SUPERSEDED_ID) for superseded_id in batch.get("abandoned", [])),
-    ]
-
-
-async def _load_legacy_and_service_ids(store: Store, owner: Tenant, id_: str) -> list[KnownId]:
-    is_id = or_(legacy_ids.c.legacy_id == id_, legacy_ids.c.current_id == id_)
-    query = select(legacy_ids).filter_by(**owner._asdict()).where(is_id)
-    known_ids: list[KnownId] = []
-    for row in await store.read(lambda tx: tx.fetch(query)):
-        description = "the legacy id, imported" if row.imported else "the legacy id"
-        known_ids += [KnownId(row.legacy_id, description), KnownId(row.current_id, SERVICE_ID)]
-    return known_ids
+    return known_ids + [KnownId(each, SUPERSEDED_ID) for each in batch.get("abandoned", [])]
 
 
 async def _load_shown_facts_by_object(
