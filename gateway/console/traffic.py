@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,6 +18,7 @@ from gateway.storage.request_counts import (
     HOUR,
     MINUTE,
     RequestCounts,
+    compute_span_start,
     load_request_counts,
     sum_request_counts,
 )
@@ -132,9 +133,9 @@ def _find_span(hours: int) -> timedelta:
 
 def _compute_period(now: datetime, hours: int) -> tuple[datetime, datetime]:
     """Returns the period to plot: whole bars, the last of which contains now."""
-    seconds = BAR_SIZE_BY_HOURS[hours].total_seconds()
+    bar_size = BAR_SIZE_BY_HOURS[hours]
     # Aligned to the clock, so that a bar does not change its span with every refresh.
-    until = datetime.fromtimestamp(now.timestamp() // seconds * seconds + seconds, UTC)
+    until = compute_span_start(now, bar_size) + bar_size
     return until - timedelta(hours=hours), until
 
 
