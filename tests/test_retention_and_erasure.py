@@ -369,7 +369,8 @@ async def test_usage_and_audit_log_have_their_own_retention(
         assert await setup.count_rows(request_counts, audit_events) == [3, 2]
         await delete_expired_data(setup.store, Retention(usage_days=600, audit_days=1600))
         assert await setup.count_rows(request_counts, audit_events) == [3, 2]
-        await delete_expired_data(setup.store, DEFAULT_RETENTION)
+        deleted_counts = await delete_expired_data(setup.store, DEFAULT_RETENTION)
+        assert (deleted_counts["usage"], deleted_counts["audit"]) == (1, 1)
         assert await setup.count_rows(request_counts, audit_events) == [2, 1], (
             "that a key was imported was just noted"
         )

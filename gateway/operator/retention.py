@@ -235,19 +235,17 @@ async def _delete_old_signed_changes(store: Store, before: datetime) -> int:
 
 
 async def _delete_old_usage_and_brownouts(store: Store, before: datetime) -> int:
-    async def delete_rows(tx: Transaction) -> None:
+    async def delete_rows(tx: Transaction) -> int:
         # Not in steps: these tables have a row for each key, operation and day.
-        await tx.execute(delete(brownouts).where(brownouts.c.ends_at < before))
-        await delete_old_usage(tx, before)
+        brownout_count = await tx.execute(delete(brownouts).where(brownouts.c.ends_at < before))
+        return brownout_count + await delete_old_usage(tx, before)
 
-    await store.write(delete_rows)
-    return 0
+    return await store.write(delete_rows)
 
 
 async def _delete_old_audit_events(store: Store, before: datetime) -> int:
-    old_acts = delete(audit_events).where(audit_events.c.at < before)
-    await store.execute(old_acts)
-    return 0
+    old_events = delete(audit_events).where(audit_events.c.at < before)
+    return await store.write(lambda tx: tx.execute(old_events))
 
 
 # Erasure on request

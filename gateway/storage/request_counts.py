@@ -326,10 +326,10 @@ async def delete_old_request_counts(store: Store) -> None:
     await store.execute(delete(request_counts).where(is_old))
 
 
-async def delete_old_usage(tx: Transaction, before: datetime) -> None:
-    """Deletes the days before a moment's day."""
+async def delete_old_usage(tx: Transaction, before: datetime) -> int:
+    """Deletes the days before a moment's day; returns the number of rows."""
     table = request_counts.c
     is_old = (table.seconds == DAY.total_seconds()) & (
         table.began_at < compute_span_start(before, DAY)
     )
-    await tx.execute(delete(request_counts).where(is_old))
+    return await tx.execute(delete(request_counts).where(is_old))
