@@ -143,7 +143,7 @@ def load_all_rows(
     number, pages = 1, 1
     while number <= pages:
         if number > 1:
-            numbers = range(number, min(pages, number + MAX_PARALLEL_CALLS - 1) + 1)
+            numbers = range(number, min(pages + 1, number + MAX_PARALLEL_CALLS))
             queries = [{**query, "page": str(each)} for each in numbers]
             bodies = yield Parallel(
                 [Call("GET", path, query=query, probe_ids=probe_ids) for query in queries]

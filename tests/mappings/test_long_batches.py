@@ -14,6 +14,7 @@ from mappings.batch_bodies import (
     collect_sent_payments,
     map_payment_field_names_to_client,
 )
+from mappings.batch_views import build_batch
 from mappings.failures import Invalid, Problem, Refused
 from mappings.lazy_sequences import SLICE_SIZE, MappedSequence, SerializedSequence
 from mappings.matching import match_payments_with_entries
@@ -166,6 +167,11 @@ def test_payments_in_entry_order_are_matched_lazily(has_ids: bool) -> None:
     assert pairs == match_payments_with_entries(
         build_service_payments(), build_entries(has_ids=has_ids), "USD"
     )
+
+
+def test_payments_of_a_batch_are_merged_with_its_entries_once() -> None:
+    batch = build_batch("B-1", {}, build_entries(), {"currency": "USD"}, build_service_payments())
+    assert batch.payments is batch.payments
 
 
 def shuffle_rows(rows: list[Any]) -> list[Any]:
