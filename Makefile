@@ -6,8 +6,8 @@
 # make docs     regenerates deploy/commands.md and mappings/operations.md
 # make pictures  takes the pictures of the README from a running demo
 # make proof    compares the gateway with the simulator's legacy interface, PROOF=3600 seconds long
-# make mutants  breaks every row of every table of mappings/ and checks that the proof finds it; continues after an
-#               interruption until a source changes (.mutants)
+# make mutants  breaks every row of every table of mappings/ and checks that a case or the proof finds it;
+#               continues after an interruption until a source changes (.mutants)
 # make fuzz     runs the fuzzers for SECONDS=60 each, and EXAMPLES=60 generated requests per operation
 # make soak     loads a gateway on loopback for about SECONDS=60 (900 for a long run) and prints latencies and memory;
 #               then SEEDS=2000 of the simulation and 600 killed gateways

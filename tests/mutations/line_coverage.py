@@ -22,7 +22,7 @@ async def measure_reach(services: ComparedServices) -> dict[str, list[int]]:
     """Plays every sequence once; raises AssertionError if a response differs."""
     coverage_by_line: dict[str, list[int]] = {}
     for index, (_tag, requests) in enumerate(coverage()):
-        with _trace_lines() as lines:
+        with trace_lines() as lines:
             differences = await services.compare_sequence(requests)
         assert not differences, str(differences[0])
         for module, line in sorted(lines):
@@ -31,7 +31,7 @@ async def measure_reach(services: ComparedServices) -> dict[str, list[int]]:
 
 
 @contextmanager
-def _trace_lines() -> Iterator[set[tuple[str, int]]]:
+def trace_lines() -> Iterator[set[tuple[str, int]]]:
     lines: set[tuple[str, int]] = set()
     folder = str(Path(mappings.__file__).parent)
     modules: dict[CodeType, str] = {}

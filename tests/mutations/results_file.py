@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("mappings", "gateway", "tests/proof", "tests/mutations", "tests/running_gateway.py")
+SOURCES = (
+    *("mappings", "gateway", "tests/proof", "tests/cases", "tests/mutations"),
+    *("tests/running_gateway.py", "tests/transcripts.py", "tests/transcripts_in_process.py"),
+)
 
 
 class ResultsFile:

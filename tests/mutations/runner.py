@@ -1,11 +1,10 @@
-"""Tries mutants: plays the sequences that may reveal each mutant until a response differs."""
+"""Tries mutants: plays the cases and sequences that may reveal each mutant until one differs."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from gateway.compare.endpoints import Answer, AnswerUnavailable
+from tests.mutations.cases import (
+    find_failing_case,
+    install_cpu_time_handler,
+    limit_cpu_time,
+    measure_case_coverage,
+)
 from tests.mutations.line_coverage import LineCoverage, measure_reach, select_sequences
 from tests.mutations.mutants import Mutant
 from tests.mutations.patching import apply_mutant
@@ -30,10 +35,10 @@ from tests.proof.compared_services import (
 from tests.proof.coverage import EVERY_FIELD, Sequence, coverage
 from tests.proof.openapi_check import compare_openapi
 from tests.running_gateway import describe_interface
+from tests.state import State
+from tests.transcripts_in_process import open_case_state
 
 SECONDS = 8
-MAX_CPU_SECONDS = 20
-"""CPU time for one sequence, which takes less than a second."""
 """Limit for one response, because a mutant may loop forever."""
 
 MERCHANTS = 1500
@@ -191,12 +196,17 @@ class MutantRunner:
         self._bare_services = RenewedServices({}, self._recorded_responses, **BARE_SERVICE_OPTIONS)
         self._is_thorough = is_thorough
         self._template: Path | None = None
+        self._stack = contextlib.AsyncExitStack()
+        self._case_state: State
 
     async def __aenter__(self) -> Self:
-        signal.signal(signal.SIGVTALRM, _raise_timeout)
+        install_cpu_time_handler()
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(dir=IN_MEMORY))
+        self._case_state = await self._stack.enter_async_context(open_case_state(Path(folder)))
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
         await self._full_services.close()
         await self._bare_services.close()
         if self._template:
@@ -215,6 +225,9 @@ class MutantRunner:
     # In a running gateway
 
     async def _run_patched(self, mutant: Mutant) -> str:
+        case_coverage = self._baseline.case_coverage
+        if failing_case := await find_failing_case(mutant, case_coverage, self._case_state):
+            return failing_case
         sequences = self._select_sequences(mutant)
         difference = await self._find_difference(mutant, self._full_services, sequences)
         if difference or mutant.module not in MODULES_FOR_BARE_SERVICE:
@@ -332,11 +345,12 @@ class MutantRunner:
 class Baseline:
     """Measurements without a mutant, shared by all processes that try mutants.
 
-    ``responses`` are control's for each sequence: status, headers and body; ``shown_fields`` are the fields
+    ``case_coverage`` is of the cases. ``responses`` are control's for each sequence: status, headers and body; ``shown_fields`` are the fields
     in them. ``bare_sequence_indexes`` are the sequences whose responses are equal with a bare service, too,
     which omits fields of a draft.
     """
 
+    case_coverage: dict[str, list[int]]
     line_coverage: dict[str, list[int]]
     responses: list[list[tuple[int, dict[str, str], str]]]
     shown_fields: list[str]
@@ -361,8 +375,11 @@ async def measure_baseline(*, is_brief: bool) -> Baseline:
             services = replace(opened_services, recorded_responses={}, shown_fields=set())
             if is_brief:
                 await services.compare_sequence(EVERY_FIELD)
-                return Baseline({}, [], sorted(services.shown_fields or ()), [])
+                return Baseline({}, {}, [], sorted(services.shown_fields or ()), [])
             line_coverage = await measure_reach(services)
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
+        async with open_case_state(Path(folder)) as case_state:
+            case_coverage = await measure_case_coverage(case_state)
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         async with open_compared_services(
             Path(folder), len(coverage()), **BARE_SERVICE_OPTIONS
@@ -384,27 +401,22 @@ async def measure_baseline(*, is_brief: bool) -> Baseline:
     shown_fields = sorted(services.shown_fields or ())
     difference = compare_openapi(describe_interface(), shown_fields)
     assert not difference, difference
-    return Baseline(line_coverage, response_rows, shown_fields, bare_sequence_indexes)
-
-
-def _raise_timeout(*_: object) -> None:
-    raise TimeoutError
+    return Baseline(
+        case_coverage, line_coverage, response_rows, shown_fields, bare_sequence_indexes
+    )
 
 
 async def _find_first_difference(services: ComparedServices, sequence: Sequence) -> str:
     """The first difference in a sequence; empty if there is none."""
     _, requests = sequence
-    # A mutant may loop without waiting, which no timeout of the event loop ends.
-    signal.setitimer(signal.ITIMER_VIRTUAL, MAX_CPU_SECONDS)
     try:
-        difference = await services.compare_sequence(requests)
+        with limit_cpu_time():
+            difference = await services.compare_sequence(requests)
     except (AnswerUnavailable, TimeoutError) as error:
         return f"no answer: {error}"
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         # A response that belongs to neither interface; no ids can be read from it.
         return f"cannot be read: {type(error).__name__}"
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     if not difference:
         return ""
     first_difference = difference[0]
