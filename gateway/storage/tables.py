@@ -220,9 +220,9 @@ def build_condition_options(condition: str) -> dict[str, Any]:
 # Not with IN, for which SQLite would build a table with each row that it inserts or updates.
 IS_OPEN = "state <> 'answered' AND state <> 'undone'"
 Index(
+    # Has all that a new request is compared by: each row has a page of its own.
     "ix_operations_open",
-    operations.c.merchant,
-    operations.c.environment,
+    *(operations.c[name] for name in ("merchant", "environment", "fingerprint", "state", "id")),
     **build_condition_options(IS_OPEN),
 )
 HAS_IDEMPOTENCY_KEY_CONDITION = "idempotency IS NOT NULL"
