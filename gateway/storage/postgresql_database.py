@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +40,8 @@ POOL_SIZE = 10
 CLOSE_SECONDS = 30
 BEGIN_SECONDS = 5
 """BEGIN and ROLLBACK wait for no lock: a server that takes longer does not respond."""
+RESPONSIVE_SECONDS = 1
+"""Seconds after a response for which a connection needs no BEGIN to show that it works."""
 MAX_ATTEMPTS = 3
 """Attempts of a transaction that a deadlock or a migration aborts."""
 
@@ -198,6 +201,14 @@ _LOCK = "SELECT pg_advisory_xact_lock($1, hashtext(name)) FROM unnest($2::text[]
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc] # untyped
+    _responded_at = -math.inf
+
+    def record_response(self) -> None:
+        self._responded_at = time.monotonic()
+
+    def is_responsive(self) -> bool:
+        return time.monotonic() - self._responded_at < RESPONSIVE_SECONDS
+
     def get_reset_query(self) -> str:
         """Returns nothing: it would be a round trip, and no transaction changes a setting."""
         return ""
@@ -343,6 +354,9 @@ class PostgresqlDatabase(Database):
         # A restart of the database, which ends all of them, must not cost a write.
         for _ in range(POOL_SIZE + 1):
             async with self._pool.acquire() as connection:
+                # It may have been lost unnoticed, which only BEGIN shows without a doubt.
+                if kind == _SINGLE_WRITE and not connection.is_responsive():
+                    kind = _TRANSACTION
                 if kind == _TRANSACTION and not await _begin(connection):
                     continue
                 try:
@@ -352,6 +366,7 @@ class PostgresqlDatabase(Database):
                 except BaseException as error:
                     await _roll_back_or_terminate(connection, error)
                     raise
+                connection.record_response()
                 return result
         raise asyncpg.InterfaceError("no usable connection")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,11 @@ INCREMENT = Statement(
         .where(things.c.id == bindparam("wanted"))
         .values(count=things.c.count + 1)
         .returning(things.c.count)
+    )
+)
+INCREMENT_ONLY = Statement(
+    lambda _dialect: (
+        update(things).where(things.c.id == bindparam("wanted")).values(count=things.c.count + 1)
     )
 )
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
@@ -169,6 +175,36 @@ async def test_failed_body_changes_nothing_and_raises_its_error(empty_database: 
     with pytest.raises(LookupError, match="mine"):
         await empty_database.write(insert_and_fail)
     assert await load_all_rows(empty_database) == []
+
+
+async def test_single_body_changes_nothing_if_its_first_statement_changes_no_row(
+    empty_database: Database,
+) -> None:
+    await empty_database.write(lambda tx: insert_rows(tx, build_row("a")))
+
+    async def increment_and_insert(tx: Transaction, wanted: str, new_id: str) -> Sequence[int]:
+        changes = [(INCREMENT_ONLY, {"wanted": wanted}), (INSERT, build_row(new_id))]
+        is_changed, *counts = await tx.execute_all(changes)
+        if not is_changed:
+            raise LookupError
+        return counts
+
+    def write(wanted: str, new_id: str) -> Awaitable[Sequence[int]]:
+        return empty_database.write(
+            lambda tx: increment_and_insert(tx, wanted, new_id), is_single=True
+        )
+
+    for number in range(3):
+        with pytest.raises(LookupError):
+            await write("none", "b")
+        assert [row.id for row in await load_all_rows(empty_database)] == [
+            "a",
+            *(f"c{each}" for each in range(number)),
+        ]
+        assert await write("a", f"c{number}") == [1]
+    with pytest.raises(UniqueViolation):
+        await write("a", "a")
+    assert [row.count for row in await load_all_rows(empty_database)] == [3, 0, 0, 0]
 
 
 async def test_reads_by_key_at_the_same_time_get_their_own_rows(empty_database: Database) -> None:
@@ -323,19 +359,45 @@ async def test_body_that_waits_for_something_else_is_refused(tmp_path: Path) -> 
     await sqlite_database.close()
 
 
+async def end_connections(database: str) -> None:
+    """Ends all connections to the database, as its restart does."""
+    admin_connection: Any = await asyncpg.connect(database)
+    await admin_connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    await asyncio.sleep(0.1)
+    await admin_connection.close()
+
+
+def test_database_that_was_restarted_during_a_pause_costs_no_write(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process finds the end of its connections only when it uses them."""
+    monkeypatch.setattr("gateway.storage.postgresql_database.RESPONSIVE_SECONDS", 0)
+
+    async def write_after_pause() -> None:
+        postgresql_database = PostgresqlDatabase("a database", database)
+        fetch_one = methodcaller("fetch_value", Statement(lambda _dialect: select(text("1"))))
+        assert await postgresql_database.write(fetch_one, is_single=True) == 1
+        # The event loop reads nothing meanwhile.
+        thread = threading.Thread(target=asyncio.run, args=(end_connections(database),))
+        thread.start()
+        thread.join()
+        assert await postgresql_database.write(fetch_one, is_single=True) == 1
+        await postgresql_database.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(write_after_pause())
+
+
 def test_restarted_database_costs_no_request(database: str) -> None:
     async def restart_and_write() -> None:
         postgresql_database = PostgresqlDatabase("a database", database)
         select_one = Statement(lambda _dialect: select(text("1")))
         assert await postgresql_database.read(lambda tx: tx.fetch_value(select_one)) == 1
-        admin_connection: Any = await asyncpg.connect(database)
-        await admin_connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-        await asyncio.sleep(0.1)
+        await end_connections(database)
         assert await postgresql_database.write(lambda tx: tx.fetch_value(select_one)) == 1
-        await admin_connection.close()
         await postgresql_database.close()
 
     # On uvloop, like the gateway: asyncio's own loop warns of transports dropped by asyncpg.
