@@ -28,9 +28,7 @@ __all__ = ["ConsoleDependencies", "add_console_routes"]
 
 def add_console_routes(application: web.Application, dependencies: ConsoleDependencies) -> None:
     """Adds the routes of the console to the application of the admin port."""
-    pages = Pages(dependencies)
-    health = HealthChecks(dependencies)
-    parts = dependencies, pages, health
+    pages, health = parts = Pages(dependencies), HealthChecks(dependencies)
     service, switches = ServicePage(*parts), TrafficControlPage(*parts)
     requests, explain = RequestsPage(*parts), ExplainPage(*parts)
     # Only POST changes something, and only through `form_view`, which checks its origin.

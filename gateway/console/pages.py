@@ -66,7 +66,7 @@ class Pages:
     """Renders pages, and wraps views with the handling of errors and forms."""
 
     def __init__(self, dependencies: ConsoleDependencies) -> None:
-        self._dependencies = dependencies
+        self.dependencies = dependencies
         self._templates = Environment(
             loader=PackageLoader("gateway.console"),
             autoescape=True,
@@ -96,7 +96,7 @@ class Pages:
     ) -> web.Response:
         text = self._templates.get_template(f"{template}.html.j2").render(
             path=request.path,
-            now=self._dependencies.store.clock(),
+            now=self.dependencies.store.clock(),
             **values,
         )
         # Not even in the browser's cache, where pages would remain.
@@ -149,22 +149,20 @@ class Pages:
         """Returns the client's address, which a parent process passes on to its workers."""
         address = request.remote
         # Trusted only behind the parent, which replaces it; otherwise a client could choose it.
-        if self._dependencies.has_parent:
+        if self.dependencies.has_parent:
             address = request.headers.get(CLIENT_ADDRESS_HEADER)
         return address or "unknown"
 
     def _format_time_since(self, moment: datetime | None) -> str:
-        return "never" if moment is None else format_age(self._dependencies.store.clock() - moment)
+        return "never" if moment is None else format_age(self.dependencies.store.clock() - moment)
 
 
 class Page:
     """Base of the pages: subclasses are views. ``health`` is shared, because it caches."""
 
-    def __init__(
-        self, dependencies: ConsoleDependencies, pages: Pages, health: HealthChecks
-    ) -> None:
-        self._dependencies = dependencies
-        self._store = dependencies.store
+    def __init__(self, pages: Pages, health: HealthChecks) -> None:
+        self._dependencies = pages.dependencies
+        self._store = pages.dependencies.store
         self._pages = pages
         self._health = health
 
