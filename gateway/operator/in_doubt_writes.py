@@ -143,21 +143,17 @@ def _find_write_in_doubt(record: OperationRecord, record_writes: Sequence[Write]
 
 async def _load_legacy_id_of_object(store: Store, tenant: Tenant, write: Write) -> str | None:
     """Returns the legacy id of the object that a write changes; None for a create."""
-    if (object_id := _extract_object_id_from_path(write)) is None:
+    endpoint = _find_write_endpoint(write)
+    match = endpoint.pattern.fullmatch(write.path) if endpoint else _OBJECT_ID.search(write.path)
+    if not match or "id" not in match.groupdict():
         return None
-    original_id = await resolve_original_object_id(store, tenant, object_id)
+    original_id = await resolve_original_object_id(store, tenant, match["id"])
     return (await load_legacy_ids(store, tenant, [original_id])).get(original_id, original_id)
 
 
 async def resolve_original_object_id(store: Store, owner: Tenant, id_: str) -> str:
     """Returns the original id of an object, given any id that it got from a submitted draft."""
     return str((await ObjectStateStore(store).load(owner, "alias", id_)).get("id", id_))
-
-
-def _extract_object_id_from_path(write: Write) -> str | None:
-    endpoint = _find_write_endpoint(write)
-    match = endpoint.pattern.fullmatch(write.path) if endpoint else _OBJECT_ID.search(write.path)
-    return match.groupdict().get("id") if match else None
 
 
 _OBJECT_ID = re.compile(f"/(?P<id>{ID_PATTERN})")

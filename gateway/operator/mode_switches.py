@@ -116,7 +116,13 @@ async def plan_switch(
         effects += await _describe_translation_effects(store, tenants, groups)
     # Translating needs no legacy service: it may be the one that was switched off.
     else:
-        _check_legacy_base_url_is_set(settings, tenants)
+        urls = settings.environments.map_legacy_base_urls_by_environment()
+        for name in (each.environment for each in tenants if each.environment not in urls):
+            # Running gateways would accept the switch and answer 500 to every request of the key.
+            raise ActionRefused(
+                f"environments.{name}.legacy_base_url is not set, so the gateway cannot reach the "
+                "legacy service; set it, restart the gateway, then switch"
+            )
     return SwitchPlan(mode, groups, tenants, name, effects)
 
 
@@ -146,16 +152,6 @@ async def _describe_translation_effects(
         if count := sum(not facts_by_id.get(id_) for id_ in ids):
             texts.append(MISSING_BATCHES.format(tenant=tenant, count=count))
     return texts
-
-
-def _check_legacy_base_url_is_set(settings: Settings, tenants: Sequence[Tenant]) -> None:
-    urls = settings.environments.map_legacy_base_urls_by_environment()
-    for name in (tenant.environment for tenant in tenants if tenant.environment not in urls):
-        # Running gateways would accept the switch and answer 500 to every request of the key.
-        raise ActionRefused(
-            f"environments.{name}.legacy_base_url is not set, so the gateway cannot reach the "
-            "legacy service; set it, restart the gateway, then switch"
-        )
 
 
 @dataclass(frozen=True, slots=True)

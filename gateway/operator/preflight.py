@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gateway.admission.limits import find_rate_limit_setting_problems
-from gateway.config.settings import DEFAULT_CONFIG_FILE, ConfigurationError, Server, Settings
+from gateway.config.settings import DEFAULT_CONFIG_FILE, ConfigurationError, Settings
 from gateway.config.value_types import is_loopback_host
 from gateway.http.tls import load_certificate
 from gateway.storage import StoreUnavailable
@@ -91,7 +91,12 @@ def _iter_configuration_problems(settings: Settings) -> Iterator[str]:
         )
     yield from find_rate_limit_setting_problems(settings)
     yield from _iter_tls_and_proxy_problems(settings)
-    yield from _iter_admin_problems(server)
+    if not server.admin_token.get_secret_value() and not is_loopback_host(server.admin_host):
+        yield (
+            f"server.admin_host: {server.admin_host or 'every address'} can be reached from other "
+            "machines, and the admin port has no authentication; set server.admin_token_file to a "
+            "file with a token, or server.admin_host to 127.0.0.1"
+        )
     # Otherwise a single large request could never be admitted.
     if settings.load.held_bytes < 4 * settings.limits.body_bytes:
         yield (
@@ -104,16 +109,6 @@ def _iter_configuration_problems(settings: Settings) -> Iterator[str]:
     if server.port and (server.host, server.port) == (server.admin_host, server.admin_port):
         yield "server.admin_port: is the same as server.port, which clients use; choose another"
     yield from _iter_self_call_problems(settings)
-
-
-def _iter_admin_problems(server: Server) -> Iterator[str]:
-    """Reports an admin port that other machines can reach without a token."""
-    if not server.admin_token.get_secret_value() and not is_loopback_host(server.admin_host):
-        yield (
-            f"server.admin_host: {server.admin_host or 'every address'} can be reached from other "
-            "machines, and the admin port has no authentication; set server.admin_token_file to a "
-            "file with a token, or server.admin_host to 127.0.0.1"
-        )
 
 
 def _iter_self_call_problems(settings: Settings) -> Iterator[str]:

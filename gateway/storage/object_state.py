@@ -440,7 +440,9 @@ class ObjectStateStore:
 
 
 def _iterate_lock_names(owner: Tenant, record: CompareAndSet) -> Iterator[str]:
-    yield _build_lock_name(*owner, record.kind, _choose_object_lock_id(record))
+    is_pooled = record.kind == _POOLED_LOCK_KIND
+    lock_id = str(crc32(record.id.encode()) % _LOCK_POOL_SIZE) if is_pooled else record.id
+    yield _build_lock_name(*owner, record.kind, lock_id)
     if not isinstance(record.linked, LazySequence):
         for linked_record in record.linked:
             yield from _iterate_lock_names(owner, linked_record)
@@ -454,12 +456,6 @@ def _iterate_lock_names(owner: Tenant, record: CompareAndSet) -> Iterator[str]:
 _POOLED_LOCK_KIND, _LOCK_POOL_SIZE = "alias", 64
 """The kind of which one change may concern very many, as a draft has one for each payment; and the
 number of locks that they share, because a database has room for some thousands."""
-
-
-def _choose_object_lock_id(record: CompareAndSet) -> str:
-    if record.kind != _POOLED_LOCK_KIND:
-        return record.id
-    return str(crc32(record.id.encode()) % _LOCK_POOL_SIZE)
 
 
 def _build_facts_encryption_context(owner: Tenant, kind: str) -> EncryptionContext:
