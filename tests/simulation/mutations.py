@@ -11,7 +11,7 @@ from msgspec import structs
 from sqlalchemy import bindparam, update
 
 from gateway.signed_api import transitions
-from gateway.storage import checkpoints, operation_statements
+from gateway.storage import operation_statements
 from gateway.storage.checkpoints import CheckpointWriter
 from gateway.storage.operation_records import Write
 from gateway.storage.operations import OperationRepository
@@ -46,7 +46,11 @@ async def _do_nothing(*_: Any) -> None:
 
 def _retry_is_new_request() -> Iterator[tuple[Any, str, Any]]:
     yield RetryMatcher, "is_retry", lambda *_, **__: False
-    yield checkpoints, "_check_no_identical_operation", _do_nothing
+    yield (
+        operation_statements,
+        "INSERT_OPERATION_UNLESS_IDENTICAL",
+        operation_statements.INSERT_OPERATION,
+    )
 
 
 def _write_is_recorded_after_sending() -> Iterator[tuple[Any, str, Any]]:
