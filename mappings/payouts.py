@@ -82,11 +82,10 @@ def parse_payout(
         for name in ("autoswitch", "holdup")
         if body.get(name) and (hold := drop_nulls(body[name]))
     }
-    names = (
-        (legacy.WALLET, legacy.BANK) if method == legacy.WALLET else (legacy.BANK, legacy.WALLET)
-    )
     accounts = {
-        name: fields for name in names if (fields := select_account_fields(name)) is not None
+        name: fields
+        for name in sorted((legacy.BANK, legacy.WALLET), key=lambda name: name != method)
+        if (fields := select_account_fields(name)) is not None
     }
     return Payout(prefix, method, primary.get("currency"), accounts, holds, refused_fields)
 

@@ -83,7 +83,7 @@ LIKELY_TABLE_TAGS = {
     "RECIPIENT": ("recipients", "lists"), "ADDRESS": ("recipients",),
     "COMPLIANCE": ("recipients",), "BANK": ("payouts",), "WALLET": ("payouts",),
     "PAYMENT": ("batches", "lists"), "PAYMENT_BATCH": ("batches", "lists"),
-    "DUAL_BRANCH_NAME_COUNTRIES": ("banks", "payouts"), "LEGACY_PAYMENT_STATUSES": ("lists", "batches"),
+    "BRANCH_NAMES_BY_COUNTRY": ("banks", "payouts"), "LEGACY_PAYMENT_STATUSES": ("lists", "batches"),
 }  # fmt: skip
 """The same for tables that cover a part of their module."""
 
