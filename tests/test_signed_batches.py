@@ -644,7 +644,7 @@ async def test_signed_start_of_a_disconnected_client_is_completed(tmp_path: Path
         target = f"/v1/batches/{upstream}/start-processing"
         async with await open_connection(gateway.running.port) as connection:
             await connection.send(CLIENT.build_request("POST", target, stamp=int(time.time())))
-            await asyncio.sleep(0.1)
+            await wait_until(lambda: not simulator.service.faults)  # it has arrived
         for _ in range(100):
             if (await load_batch_state(gateway, upstream)).get("started"):
                 break
