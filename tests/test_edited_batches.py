@@ -264,16 +264,35 @@ async def test_an_edit_changes_nothing_that_payments_show_except_the_edited_term
         ]
 
 
-@pytest.mark.parametrize("has_added", [False, True], ids=["created", "added"])
+async def send_signed_add(gateway: GatewayUnderTest, service: Service, amount: str) -> None:
+    """Adds a payment to the service's only batch, for its newest recipient."""
+    tenant = service.find_or_create_tenant()
+    ((batch,), (*_, recipient)) = tenant.batches, tenant.recipients
+    body = {"recipient": {"id": recipient}, "amount": amount, "currency": "USD"}
+    request = SigningClient().build_request(
+        "POST",
+        f"/v1/batches/{batch}/payments",
+        json.dumps(body).encode(),
+        "Content-Type: application/json",
+        stamp=int(time()),
+    )
+    assert (await send_raw(gateway, request)).status == 200
+
+
+@pytest.mark.parametrize("kind", ["created", "created beside a signed one", "added"])
 async def test_edit_loses_no_payment_that_the_summary_does_not_show_yet(
-    has_added: bool, tmp_path: Path
+    kind: str, tmp_path: Path
 ) -> None:
+    has_added, has_signed = kind == "added", "signed" in kind
     service = Service(seed=1, options=ServiceOptions(inferred=False))
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         recipient = await create_recipient(gateway)
         amounts = ["10.00"] if has_added else ["10.00", "20.00"]
         batch = await create_batch(gateway, recipient, *amounts)
         payment = (await load_payment_ids(gateway, batch))[0]
+        if has_signed:
+            await create_recipient(gateway, "bob")
+            await send_signed_add(gateway, service, "30.00")
         summary = await load_service_summary(gateway, service)
         if has_added:
             added = {"recipient": {"id": recipient}, "sourceAmount": "20.00"}
@@ -291,7 +310,8 @@ async def test_edit_loses_no_payment_that_the_summary_does_not_show_yet(
         await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
         (start,) = service.batch_starts
         payments = service.require_batch(start.batch_id).payments.values()
-        assert sorted(str(payment.amount) for payment in payments) == ["11.00", "20.00"]
+        expected_amounts = ["11.00", "20.00", *(["30.00"] if has_signed else [])]
+        assert sorted(str(payment.amount) for payment in payments) == expected_amounts
 
 
 @pytest.mark.parametrize("method", ["PATCH", "DELETE"])
@@ -431,18 +451,7 @@ async def test_edit_loses_no_signed_addition_that_the_summary_does_not_show_yet(
         batch = await create_batch(gateway, await create_recipient(gateway), "10.00")
         (payment,) = await load_payment_ids(gateway, batch)
         summary = await load_service_summary(gateway, service)
-        tenant = service.find_or_create_tenant()
-        ((upstream_batch,), (upstream_recipient,)) = tenant.batches, tenant.recipients
-        added = {"recipient": {"id": upstream_recipient}, "amount": "20.00", "currency": "USD"}
-        header = "Content-Type: application/json"
-        request = SigningClient().build_request(
-            "POST",
-            f"/v1/batches/{upstream_batch}/payments",
-            json.dumps(added).encode(),
-            header,
-            stamp=int(time()),
-        )
-        assert (await send_raw(gateway, request)).status == 200
+        await send_signed_add(gateway, service, "20.00")
         show_summary(service, summary)
         path, change = f"/batches/{batch}/payments/{payment}", {"sourceAmount": "11.00"}
         response = await gateway.request("PATCH", f"/v1{path}", change)
