@@ -37,9 +37,9 @@ async def hold_database(*, holds_reads: bool = True) -> AsyncIterator[None]:
         await may_continue.wait()
         return await original_read(database, *arguments, **options)
 
-    async def write(database: SqliteDatabase, *arguments: Any) -> Any:
+    async def write(database: SqliteDatabase, *arguments: Any, **options: Any) -> Any:
         await may_continue.wait()
-        return await original_write(database, *arguments)
+        return await original_write(database, *arguments, **options)
 
     with ExitStack() as patches:
         patches.enter_context(patch.object(SqliteDatabase, "write", write))
