@@ -22,7 +22,12 @@ from typing import Any
 
 from msgspec import structs
 
-from mappings.batch_reads import WRONG_STATUS, build_entries_from_batch, load_batch
+from mappings.batch_reads import (
+    WRONG_STATUS,
+    build_entries_from_batch,
+    load_batch,
+    load_batch_again,
+)
 from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
 from mappings.dates import format_timestamp
 from mappings.effects import (
@@ -193,7 +198,7 @@ def retry_on_conflict(batch: Batch, attempt: Callable[[Batch], SubFlow]) -> SubF
                 return (yield from attempt(batch))
             except Conflict:
                 yield AwaitFacts("batch", batch.id, condition=is_batch_unlocked)
-                batch = yield from load_batch(batch.id)
+                batch = yield from load_batch_again(batch)
     raise Halted(BEING_CHANGED, retry_after=1)
 
 
@@ -269,7 +274,7 @@ def _load_batch_under_lock(
         if isinstance(failure, Conflict):
             raise Halted(BEING_CHANGED, retry_after=1) from None
         raise
-    batch.signed_changes = signed_changes
+    batch.signed_changes, batch.requested_id = signed_changes, request.ids["id"]
     batch.lock = {name: batch.facts.get(name) for name in ("phase", "since")}
     return batch
 

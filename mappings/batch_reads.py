@@ -76,6 +76,13 @@ def load_batch(
     return (yield from _complete_stored_batch(batch, summary))
 
 
+def load_batch_again(batch: Batch, payment_ids: Collection[str] | None = None) -> SubFlow:
+    """Loads a batch by its first id: the one by which it is requested may be superseded by now."""
+    loaded: Batch = yield from load_batch(batch.id, payment_ids)
+    loaded.requested_id = batch.requested_id
+    return loaded
+
+
 def reload_batch(batch: Batch) -> SubFlow:
     """Completes a batch that was just created: GET /batch/:id/summary.
 
@@ -147,7 +154,7 @@ def _load_stored_batch(
     # A missing id may be that of the service, or of no payment.
     if facts and (payment_ids is None or not is_draft(facts) or len(entries) < len(payment_ids)):
         entries = (yield LoadFacts("payments", batch_id)).get("entries", [])
-    return Batch(batch_id, facts, entries)
+    return Batch(batch_id, facts, entries, requested_id=requested_id)
 
 
 def _complete_stored_batch(stored: Batch, summary: JSON) -> SubFlow:
@@ -155,7 +162,9 @@ def _complete_stored_batch(stored: Batch, summary: JSON) -> SubFlow:
     id_, facts, entries = stored.id, stored.facts, stored.entries
     if stored.is_draft:
         entries = yield from add_recipient_details(entries)
-        return build_batch(id_, facts, entries, {}, None)
+        batch = build_batch(id_, facts, entries, {}, None)
+        batch.requested_id = stored.requested_id
+        return batch
     payments = find_payments(summary)
     # The ids are stored only once, so all of them must be known.
     if (
@@ -165,7 +174,9 @@ def _complete_stored_batch(stored: Batch, summary: JSON) -> SubFlow:
         and all(iterate_field(payments, "id"))
     ):
         entries = yield from _store_upstream_payment_ids(stored, payments)
-    return build_batch(id_, facts, entries, extract_batch(summary), payments)
+    batch = build_batch(id_, facts, entries, extract_batch(summary), payments)
+    batch.requested_id = stored.requested_id
+    return batch
 
 
 def _store_upstream_payment_ids(stored: Batch, payments: Sequence[Payment]) -> SubFlow:

@@ -85,7 +85,8 @@ class Batch:
     knows one. ``has_known_payments`` is False for a batch created elsewhere whose payments the
     service does not show. ``lock`` are the facts of the batch's lock if this request holds it.
     ``signed_changes`` are the changes with a client's own signature, or for an add the payments that
-    they have added; loaded before the batch.
+    they have added; loaded before the batch. ``requested_id`` is the id by which the request names the
+    batch, empty if it names none.
     """
 
     id: str
@@ -97,6 +98,7 @@ class Batch:
     has_known_payments: bool = True
     lock: Facts | None = None
     signed_changes: Facts = field(default_factory=dict)
+    requested_id: str = ""
     _is_merged: bool = False
 
     @property
@@ -132,8 +134,13 @@ class Batch:
     def common_payment_fields(self) -> _SharedFields:
         fields = {**self.facts, **drop_nulls(self.service_fields), "sentAt": self.send_time}
         times = ("createdAt", "updatedAt", "sentAt", "completedAt")
-        batch_object = {**{name: fields.get(name) for name in times}, "id": self.id}
+        batch_object = {**{name: fields.get(name) for name in times}, "id": self.shown_id}
         return _SharedFields(self.currency, batch_object, bool(self.facts.get("abandoned")))
+
+    @property
+    def shown_id(self) -> str:
+        """The id in answers, which spell an id as its request did (contract, section 5)."""
+        return self.requested_id or self.id
 
     @property
     def upstream_id(self) -> str:
@@ -392,7 +399,7 @@ def build_batch_record(
 def build_legacy_batch(batch: Batch) -> dict[str, JSON]:
     """Builds a ``Batch`` (legacy interface, section 2)."""
     answer = BATCH.translate_to_legacy(
-        {**batch.facts, **drop_nulls(batch.service_fields), "id": batch.id}
+        {**batch.facts, **drop_nulls(batch.service_fields), "id": batch.shown_id}
     )
     shown = batch.service_fields
     amount, count = money.normalize_amount(shown.get("amount")), shown.get("totalPayments")

@@ -23,6 +23,7 @@ from mappings.batch_reads import (
     add_missing_statuses,
     fill_service_fields,
     load_batch,
+    load_batch_again,
     load_batches,
     reload_batch,
     set_missing_status_by_balance,
@@ -239,7 +240,7 @@ def generate_quote(request: Request) -> Flow:
         # The quote of a batch that is no longer editable is sent as well, so that the service
         # refuses it.
         quote_fields = extract_batch((yield call))
-    batch = yield from load_batch(batch.id)
+    batch = yield from load_batch_again(batch)
     # The summary is newer than the response to the quote, so its fields take precedence.
     return (yield from _answer_with_payments(fill_service_fields(batch, quote_fields)))
 
@@ -299,7 +300,7 @@ def start_batch(request: Request) -> Flow:
     if not has_all_fields or is_amount_changed:
         # The batch is started. After an error here the client would start it again.
         with suppress(Failure):
-            batch = fill_service_fields((yield from load_batch(batch.id)), start_fields)
+            batch = fill_service_fields((yield from load_batch_again(batch)), start_fields)
     return Answer({"batch": build_legacy_batch(batch)}, notices)
 
 

@@ -21,6 +21,7 @@ from mappings.batch_reads import (
     WRONG_STATUS,
     list_hidden_entries,
     load_batch,
+    load_batch_again,
     require_payments_shown,
 )
 from mappings.batch_views import (
@@ -61,7 +62,7 @@ def create_payment(request: Request) -> Flow:
     )
     payment_id = entry.get("id") or entry["added_as"]
     try:
-        batch = yield from load_batch(batch.id, (payment_id,))
+        batch = yield from load_batch_again(batch, (payment_id,))
         payment = batch.find_payment(payment_id)
     except Failure:
         payment = None  # The payment is added. After an error here the client would add it again.
@@ -127,7 +128,8 @@ def read_payment(request: Request) -> Flow:
     GET /recipients/:id
     """
     batch = yield from load_batch(request.ids["id"], (request.ids["payment"],))
-    return (yield from _answer_payment(request, batch, _require_payment(batch, request)))
+    payment = {**_require_payment(batch, request), "id": request.ids["payment"]}
+    return (yield from _answer_payment(request, batch, payment))
 
 
 def _answer_payment(
@@ -238,7 +240,7 @@ def read_any_payment(request: Request) -> Flow:
     payment = batch.find_payment(first_id)
     if payment is None:
         raise Invalid(NOT_FOUND)
-    return (yield from _answer_payment(request, batch, payment, service_payment))
+    return (yield from _answer_payment(request, batch, {**payment, "id": id_}, service_payment))
 
 
 def _find_batch_of_added_payment(payment_id: str) -> SubFlow:
