@@ -823,17 +823,19 @@ async def test_signed_and_legacy_additions_do_not_wait_for_each_other(tmp_path: 
     ):
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         path = f"/batches/{upstream}/payments"
-        fault = Fault("POST", f"/v1{path}", answer_delay=2, times=2)
+        fault = Fault("POST", f"/v1{path}", answer_delay=3, times=2)
         simulator.service.faults.append(fault)
         payment = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
-        pending = [
-            asyncio.ensure_future(addition)
-            for addition in (
-                send_signed(gateway, "POST", path, build_add_body(recipient, "6.00")),
-                gateway.request("POST", f"/v1/batches/{batch}/payments", payment),
-            )
-        ]
-        await wait_until(lambda: len(simulator.service.require_batch(upstream).payments) == 3)
+        additions = (
+            send_signed(gateway, "POST", path, build_add_body(recipient, "6.00")),
+            gateway.request("POST", f"/v1/batches/{batch}/payments", payment),
+        )
+        payments = simulator.service.require_batch(upstream).payments
+        pending: list[asyncio.Future[Any]] = []
+        # The second begins when the first is recorded and carried out, and not yet answered.
+        for addition in additions:
+            pending.append(asyncio.ensure_future(addition))
+            await wait_until(lambda: len(payments) == 1 + len(pending))
         assert not any(addition.done() for addition in pending)
         assert [(await addition).status for addition in pending] == [200, 200]
 

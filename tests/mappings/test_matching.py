@@ -59,3 +59,12 @@ def test_reordered_payment_is_matched_by_its_content(kind: SequenceFactory) -> N
 def test_unrequested_payment_has_no_entry(kind: SequenceFactory) -> None:
     assert match_memos(kind(PAYMENTS), []) == [None, None]
     assert match_memos(kind([]), []) == []
+
+
+@pytest.mark.parametrize("kind", [list, SerializedSequence])
+def test_payment_shown_by_its_recipient_alone_has_one_of_several_equal_entries(
+    kind: SequenceFactory,
+) -> None:
+    assert match_memos(kind([{**RECIPIENT, "id": "P-0"}]), kind([ENTRIES[1]] * 2)) == [
+        ENTRIES[1]["memo"]
+    ]
