@@ -22,6 +22,7 @@ from tests.processes import (
     run_serve,
 )
 from tests.simulator import DEMO_CREDENTIALS, Fault, Service, start_simulator
+from tests.sockets import wait_until
 
 KEY = {
     "merchant": DEMO_CREDENTIALS.merchant,
@@ -86,15 +87,21 @@ async def test_key_is_migrated_with_the_real_commands(tmp_path: Path) -> None:
         await configure_gateway(tmp_path, current, legacy)
         async with run_serve(tmp_path, seconds=30) as gateway:
 
+            def list_request_lines() -> list[dict[str, Any]]:
+                return [line for line in gateway.parse_log() if line.get("event") == "request"]
+
+            async def load_mode_of_read(target: str) -> str | None:
+                """Returns the mode in the line of a read, which is written after its response."""
+                line_count = len(list_request_lines())
+                assert (await request_gateway(gateway.url, "GET", target))[0] == 200
+                await wait_until(lambda: len(list_request_lines()) > line_count)
+                return list_request_lines()[-1].get("mode")
+
             async def switch_mode(mode: str, expected_line: str | None) -> None:
                 await run_successfully(tmp_path, "modes", "set", "--key", "shop", mode, "--yes")
 
                 async def has_switched() -> bool:
-                    assert (await request_gateway(gateway.url, "GET", "/v1/batches"))[0] == 200
-                    last = [line for line in gateway.parse_log() if line.get("event") == "request"][
-                        -1
-                    ]
-                    return bool(last.get("mode") == expected_line)
+                    return await load_mode_of_read("/v1/batches") == expected_line
 
                 await wait_until_async(has_switched)
 
@@ -106,10 +113,7 @@ async def test_key_is_migrated_with_the_real_commands(tmp_path: Path) -> None:
             await switch_mode("translate", None)
             status, batch_body = await request_gateway(gateway.url, "GET", f"/v1/batches/{batch}")
             assert (status, batch_body["batch"]["id"]) == (200, batch)
-            last = [line for line in gateway.parse_log() if line.get("operation") == "read_batch"][
-                -1
-            ]
-            assert last["mode"] == "forward"
+            assert await load_mode_of_read(f"/v1/batches/{batch}") == "forward"
             output = await asyncio.to_thread(
                 run_installed_command,
                 *("cutover", "import", "--key", "shop", "--move-open-batches", "--json"),
@@ -120,10 +124,7 @@ async def test_key_is_migrated_with_the_real_commands(tmp_path: Path) -> None:
             assert json.loads(output.stdout)["batches_moved"] == 1
             status, batch_body = await request_gateway(gateway.url, "GET", f"/v1/batches/{batch}")
             assert (status, batch_body["batch"]["id"]) == (200, batch)
-            last = [line for line in gateway.parse_log() if line.get("operation") == "read_batch"][
-                -1
-            ]
-            assert last.get("mode") is None
+            assert await load_mode_of_read(f"/v1/batches/{batch}") is None
             assert await gateway.stop() == 0
 
 
