@@ -58,6 +58,9 @@ def start_signed_batch(request: Request) -> Flow:
     """
     upstream_id, batch_id = request.ids["id"], request.ids["batch"]
     if known_facts := (yield LoadFacts("batch", batch_id)):
+        # Whether or not the service can be read.
+        if upstream_id in known_facts.get("abandoned", ()):
+            raise Invalid(WRONG_STATUS)
         yield from require_not_started_elsewhere(known_facts)
     elif unseen_times := (yield LoadFacts("may exist", ids=(upstream_id,))):
         summary = yield Call("GET", SUMMARY_PATH.format(id=upstream_id))
