@@ -245,7 +245,7 @@ async def _delete_old_usage_and_brownouts(store: Store, before: datetime) -> int
 
 async def _delete_old_audit_events(store: Store, before: datetime) -> int:
     old_events = delete(audit_events).where(audit_events.c.at < before)
-    return await store.write(lambda tx: tx.execute(old_events))
+    return await store.execute(old_events)
 
 
 # Erasure on request

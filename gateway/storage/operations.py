@@ -114,7 +114,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
         is_own = and_(operations.c.id == record.id, operations.c.state != UNDONE)
         is_free = and_(is_own, operations.c.idempotency.is_(None), ~has_other)
         add_key = update(operations).where(is_free).values(idempotency=key_digest)
-        await self._store.write(lambda tx: tx.execute(add_key))
+        await self._store.execute(add_key)
 
     async def add_response(self, record: OperationRecord, response: StoredText) -> None:
         """Stores the response of an operation that has none, for the next requests with its key."""
