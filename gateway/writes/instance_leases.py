@@ -37,8 +37,6 @@ RENEWALS_WITHOUT_LOCK = 2
 its connection a moment ago."""
 SOLE_RENEWAL_SECONDS = 5.0
 """Seconds between renewals of a process that is alone on its database."""
-FIRST_MEASUREMENTS = 4
-"""Measurements of the database's clock by a process that starts, of which the fastest counts."""
 _POLL_SECONDS = 0.1
 
 _SELECT_INSTANCES = Statement(lambda _kind: select(instances))
@@ -94,9 +92,9 @@ class InstanceLeases:
 
         On SQLite it deletes all others, because only one process may use the file.
         """
-        # Not once: the first measurement may have waited for a connection, and is uncertain then.
-        for _ in range(FIRST_MEASUREMENTS):
-            now = await self._measure_time()
+        # Twice: the first measurement may have waited for a connection, and is uncertain then.
+        await self._measure_time()
+        now = await self._measure_time()
 
         async def insert_instance(tx: Transaction) -> None:
             # The process lock on the file says that no other process is alive.
