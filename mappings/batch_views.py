@@ -134,11 +134,11 @@ class Batch:
     def common_payment_fields(self) -> _SharedFields:
         fields = {**self.facts, **drop_nulls(self.service_fields), "sentAt": self.send_time}
         times = ("createdAt", "updatedAt", "sentAt", "completedAt")
-        batch_object = {**{name: fields.get(name) for name in times}, "id": self.shown_id}
+        batch_object = {**{name: fields.get(name) for name in times}, "id": self.answer_id}
         return _SharedFields(self.currency, batch_object, bool(self.facts.get("abandoned")))
 
     @property
-    def shown_id(self) -> str:
+    def answer_id(self) -> str:
         """The id in answers, which spell an id as its request did (contract, section 5)."""
         return self.requested_id or self.id
 
@@ -399,7 +399,7 @@ def build_batch_record(
 def build_legacy_batch(batch: Batch) -> dict[str, JSON]:
     """Builds a ``Batch`` (legacy interface, section 2)."""
     answer = BATCH.translate_to_legacy(
-        {**batch.facts, **drop_nulls(batch.service_fields), "id": batch.shown_id}
+        {**batch.facts, **drop_nulls(batch.service_fields), "id": batch.answer_id}
     )
     shown = batch.service_fields
     amount, count = money.normalize_amount(shown.get("amount")), shown.get("totalPayments")

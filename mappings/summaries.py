@@ -43,7 +43,7 @@ def build_summary(
     }
     batch_fields = {name: batch_answer[name] for name in _BATCH_FIELDS}
     computed: dict[str, JSON] = {
-        "id": batch.shown_id,
+        "id": batch.answer_id,
         "processed_by": "API",
         "errors": [],
         "serverTime": now,

@@ -26,6 +26,7 @@ from gateway.storage import Store, StoreUnavailable, Tenant
 from gateway.storage.operation_records import OperationRecord, OperatorOutcomes, OwnershipLostError
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.writes import stored_responses
+from gateway.writes.delivery import RESET_SECONDS
 from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, FlowExecutor
 from gateway.writes.instance_leases import InstanceLeases
 from gateway.writes.journal import Journal
@@ -46,7 +47,7 @@ _MAX_PARALLEL = 2
 """Operations of one environment that are reconciled at a time."""
 _RETENTION = timedelta(hours=24)
 """Time for which a client may retry (contract, section 7)."""
-_UNREAD_RETENTION = timedelta(seconds=90)
+_UNREAD_RETENTION = timedelta(seconds=RESET_SECONDS)
 """Time after which a response without an Idempotency-Key is deleted: by then a connection reset no
 longer makes the next identical request a retry."""
 _EXPIRY_INTERVAL_SECONDS = 60.0
