@@ -116,7 +116,7 @@ async def test_list_that_disappears_is_an_error_until_doctor_confirms(
             assert await is_refused(gateway)
         assert "run `payout-gateway doctor`" in read_log(tmp_path)
         finding = await find_doctor_finding(setup, "warning")
-        assert "the service does not have it: it answered status 404 just now" in finding["said"]
+        assert "the service does not have it: it refused it just now" in finding["said"]
         assert "doctor" in finding["do"]
 
         async def is_listed() -> bool:

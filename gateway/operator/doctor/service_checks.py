@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import urlencode, urlsplit
@@ -28,7 +27,6 @@ from gateway.upstream.client import UpstreamClient
 from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
 from gateway.upstream.http_connection import Reply
 from gateway.upstream.optional_endpoints import (
-    MISSING_STATUSES,
     OptionalEndpoints,
     describe_endpoint_finding,
 )
@@ -43,6 +41,14 @@ TARGET_WITHOUT_QUERY = "/v1/recipients"
 LIST_ENDPOINT = "GET /batches"
 LIST_CALL = Call("GET", "/batches", query={"page": "1", "pageSize": "1"}, probe_ids=())
 """The only optional endpoint that can be tried safely: a read that needs no batch."""
+LIST_MISSING = (
+    "the service does not have it: it refused it just now; batches are listed from the gateway's "
+    "records"
+)
+UNCLEAR_LIST_ADVICE = (
+    "check which server answers at this address, and run `doctor` again; if the service has no such "
+    'path, set upstream.inferred_operations = "avoid"; until then GET /v1/batches fails'
+)
 
 
 async def check_service_per_environment(
@@ -116,10 +122,7 @@ class _ServiceCheck:
         self._check_signature_scope()
         self._check_clock()
         self.findings += iter_rehearsal_findings(self.name, self.capabilities)
-        if self.settings.upstream.inferred_operations == "use":
-            await self._check_forced_optional_endpoints()
-        else:
-            await self._check_optional_endpoints()
+        await self._check_optional_endpoints()
         return self.findings
 
     def _add(self, check_name: str, state: State, result: str, advice: str = "") -> None:
@@ -279,86 +282,46 @@ class _ServiceCheck:
     # Optional endpoints
 
     async def _check_optional_endpoints(self) -> None:
-        for stored in iter_endpoint_findings(self.name, self.settings.upstream, self.capabilities):
-            is_tried = stored.check_name == LIST_ENDPOINT and self.accepted_reply is not None
-            if not (is_tried and await self._try_batch_list()):
-                self.findings.append(stored)
+        """Reports what is known of the optional endpoints, after trying the list."""
+        settings = self.settings.upstream
+        stored = [*iter_endpoint_findings(self.name, settings, self.capabilities)]
+        if self.accepted_reply and settings.inferred_operations != "avoid":
+            stored = [finding for finding in stored if finding.check_name != LIST_ENDPOINT]
+            await self._try_batch_list()
+        self.findings += stored
 
-    async def _try_batch_list(self) -> bool:
-        """Tries the list now; returns whether it was answered."""
+    async def _try_batch_list(self) -> None:
+        """Tries the list now, and stores the result, so that running gateways use it too."""
         capability = self.capabilities.get(self.name, f"inferred {LIST_ENDPOINT}") or {}
-        refusals: list[int] = []
 
         async def send_call(call: Call) -> JSON:
             reply = await self._read(f"/v1{call.path}?{urlencode(call.query)}")
-            if _is_accepted(reply):
-                return {}
-            # `probe_endpoint` also sends a documented read, to distinguish a missing path from a
-            # service that is down.
-            if call is LIST_CALL:
-                refusals.append(reply.status)
-            raise Refused(reply.status)
+            if not _is_accepted(reply):
+                raise Refused(reply.status)
+            return {}
 
+        endpoints = OptionalEndpoints("auto", self.capabilities)
         try:
-            # Stores the result, so that running gateways use it too.
-            is_available = await OptionalEndpoints("auto", self.capabilities).probe_endpoint(
-                LIST_CALL, self.name, send_call
-            )
-        except Failure:
-            if refusals:
-                self._add(LIST_ENDPOINT, "warning", *_describe_unclear_list(refusals[-1]))
-            return bool(refusals)
+            is_available = await endpoints.probe_endpoint(LIST_CALL, self.name, send_call)
+        except Failure as failure:
+            reason = str(failure)
+            if isinstance(failure, Refused):
+                reason = f"it answered status {failure.status} just now"
+            problem = f"unclear whether the service has it: {reason}"
+            self._add(LIST_ENDPOINT, "warning", problem, UNCLEAR_LIST_ADVICE)
+            return
         if is_available:
             self._add(LIST_ENDPOINT, "ok", "the service has it: it answered just now")
-            return True
-        result = (
-            f"the service does not have it: it answered status {refusals[-1]} just now; batches are "
-            "listed from the gateway's records"
-        )
-        if capability.get("present"):
-            result += ". It had it before: batches created elsewhere are no longer listed"
-            advice = (
-                "if a proxy in front of the service gave this answer, fix the proxy and run "
-                "`payout-gateway doctor` again"
-            )
-            self._add(LIST_ENDPOINT, "warning", result, advice)
+        elif self.settings.upstream.inferred_operations == "use":
+            problem = 'upstream.inferred_operations is "use", but the service does not have it'
+            advice = 'set upstream.inferred_operations to "auto"'
+            self._add(LIST_ENDPOINT, "error", problem, advice)
+        elif capability.get("present"):
+            problem = f"{LIST_MISSING}. It had it before: batches created elsewhere are not listed"
+            advice = "if a proxy in front of the service refused it, fix it and run `doctor` again"
+            self._add(LIST_ENDPOINT, "warning", problem, advice)
         else:
-            self._add(LIST_ENDPOINT, "ok", result)
-        return True
-
-    async def _check_forced_optional_endpoints(self) -> None:
-        """Checks the setting "use", which requires all optional endpoints, by trying one read."""
-        setting = 'upstream.inferred_operations is "use"'
-        if self.accepted_reply is None:
-            self._add_skipped(ENDPOINTS_CHECK, f"{setting}; ")
-            return
-        state: State = "warning"
-        result = (
-            f"{setting}; the answer to {LIST_ENDPOINT} does not show whether the service has it"
-        )
-        advice = "fix the errors above first"
-        with suppress(Unreachable):
-            reply = await self._read(f"/v1{LIST_CALL.path}?{urlencode(LIST_CALL.query)}")
-            answer = f"the service answered {LIST_ENDPOINT}"
-            if _is_accepted(reply):
-                state, result, advice = "ok", f"{setting}; {answer} just now", ""
-            elif reply.status in MISSING_STATUSES:
-                state, advice = "error", 'set upstream.inferred_operations to "auto"'
-                result = f"{answer} with status {reply.status} just now, but {setting}"
-        self._add(ENDPOINTS_CHECK, state, result, advice)
-
-
-def _describe_unclear_list(status: int) -> tuple[str, str]:
-    """Returns a result and advice."""
-    result = f"unclear whether the service has it: it answered status {status} just now, "
-    advice = "check which server answers at this address, and run `payout-gateway doctor` again"
-    if status in MISSING_STATUSES:
-        result += "and a documented read failed too"
-    else:
-        # Some API gateways answer 403 for every path that they do not know.
-        result += "which does not say that there is no such path"
-        advice += '; if the service has none, set upstream.inferred_operations = "avoid"'
-    return result, f"{advice}; until then GET /v1/batches fails"
+            self._add(LIST_ENDPOINT, "ok", LIST_MISSING)
 
 
 def _is_accepted(reply: Reply) -> bool:
