@@ -25,7 +25,7 @@ from gateway.operator.rehearsal.report import Report
 from gateway.operator.rehearsal.run import RecordingClient, RehearsalRun, RehearsalStopped
 from gateway.operator.rehearsal.runner import run_rehearsal
 from gateway.server.app import run_gateway
-from gateway.storage import ObjectStateStore, Store, Tenant
+from gateway.storage import Store, Tenant
 from gateway.storage.checkpoints import is_frozen
 
 SANDBOX = "sandbox"
@@ -91,7 +91,7 @@ async def _rehearse(settings: Settings, store: Store, key_name: str, *, may_star
             parts = (settings, tenant, credentials, session, clients[0], may_start)
             run = RehearsalRun(*parts, is_interrupted=_catch_first_interrupt())
             try:
-                return await run_rehearsal(run, ObjectStateStore(store))
+                return await run_rehearsal(run)
             except RehearsalStopped as reason:
                 raise CommandError(
                     f"{reason}; `payout-gateway doctor` says what is wrong"

@@ -12,7 +12,6 @@ from urllib.parse import urlencode, urlsplit
 from gateway.auth.key_rows import ListedKey, load_credentials, load_listed_keys
 from gateway.auth.signing import SWAPPED_HINT, Credentials
 from gateway.config.settings import Settings, Upstream
-from gateway.observability.plurals import pluralize
 from gateway.operator.account_checks import FORBIDDEN_ADVICE
 from gateway.operator.doctor.findings import (
     ALL_ENVIRONMENTS,
@@ -20,7 +19,6 @@ from gateway.operator.doctor.findings import (
     State,
     advise_on_unreachable_address,
 )
-from gateway.operator.rehearsal.report import CAPABILITY_NAME as REHEARSAL
 from gateway.storage import Store
 from gateway.upstream.capabilities import CAPABILITY_NAME, CapabilityCache
 from gateway.upstream.client import UpstreamClient
@@ -121,7 +119,6 @@ class _ServiceCheck:
             await self._check_credentials(self.credentials, key_name)
         self._check_signature_scope()
         self._check_clock()
-        self.findings += iter_rehearsal_findings(self.name, self.capabilities)
         await self._check_optional_endpoints()
         return self.findings
 
@@ -344,7 +341,6 @@ def iter_stored_findings(
 ) -> Iterator[Finding]:
     yield build_scope_finding(name, settings, capabilities)
     yield from iter_endpoint_findings(name, settings, capabilities)
-    yield from iter_rehearsal_findings(name, capabilities)
 
 
 def build_scope_finding(name: str, settings: Upstream, capabilities: CapabilityCache) -> Finding:
@@ -376,19 +372,3 @@ def iter_endpoint_findings(
         else:
             advice = "no action needed; the gateway tries it on first use"
             yield Finding(name, endpoint, "skipped", "not tried yet", advice)
-
-
-def iter_rehearsal_findings(name: str, capabilities: CapabilityCache) -> Iterator[Finding]:
-    """Reports the last rehearsal; there are none in the live environment."""
-    if name != "sandbox":
-        return
-    last = capabilities.get(name, REHEARSAL)
-    if last is None:
-        advice = "run `payout-gateway rehearse --key NAME` with a key of this environment"
-        yield Finding(name, REHEARSAL, "skipped", "none yet", advice)
-        return
-    at, is_ok = datetime.fromtimestamp(last["at"], UTC), last["is_ok"]
-    age = pluralize((datetime.now(UTC) - at).days, "day")
-    description = f"{at:%Y-%m-%d %H:%M} UTC, {age} ago: {last['verdict']}"
-    advice = "" if is_ok else "run `payout-gateway rehearse --key NAME` for the details"
-    yield Finding(name, REHEARSAL, "ok" if is_ok else "warning", description, advice)

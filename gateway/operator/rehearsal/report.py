@@ -29,8 +29,6 @@ OPERATION_ROWS = [
 START_ROWS = {"wallet account", *(step.row for step in STEPS if step.chapter == START)} - {
     step.row for step in STEPS if step.chapter != START
 }
-CAPABILITY_NAME = "rehearsal"
-"""The name of what is saved of an environment's last rehearsal: verdict, ``is_ok`` and time ``at``."""
 
 
 def build_report(run: RehearsalRun, left: list[dict[str, Any]], stop_reason: str) -> Report:

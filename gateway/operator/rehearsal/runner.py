@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import time
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from gateway.operator import REFERENCE_PREFIX
 from gateway.operator.rehearsal.checks import record_checks
-from gateway.operator.rehearsal.report import CAPABILITY_NAME, Report, build_report
+from gateway.operator.rehearsal.report import Report, build_report
 from gateway.operator.rehearsal.run import (
-    ENVIRONMENT,
     FIRST_READ,
     MISSING_PATH_STATUSES,
     RehearsalRun,
@@ -20,10 +19,7 @@ from gateway.operator.rehearsal.run import (
     normalize,
 )
 from gateway.operator.rehearsal.scenario import CHAPTERS, LISTS, START, STEPS
-from gateway.storage import ObjectStateStore
 
-FORMAT = 6
-"""Of what is saved of the objects that a run has created."""
 KINDS = {
     "batches": ("batch", "description", "", "edits"),
     "recipients": ("recipient", "referenceId", f"&search={REFERENCE_PREFIX}", "delete_recipient"),
@@ -37,52 +33,28 @@ Leftover = dict[str, Any]
 """An object at the service (``kind``, ``id``, ``reference``), and the ``reason`` why it is there."""
 
 
-async def run_rehearsal(run: RehearsalRun, objects: ObjectStateStore) -> Report:
+async def run_rehearsal(run: RehearsalRun) -> Report:
     """Runs all chapters, and cleans up, also after earlier runs.
 
-    Raises RehearsalStopped if the service does not accept the first read, and StoreUnavailable.
+    Raises RehearsalStopped if the service does not accept the first read.
     """
     first = await run.call_service("GET", FIRST_READ)
     if not first.is_accepted:
         raise RehearsalStopped(f"the sandbox did not accept the first read: {first}")
-    base_url = run.settings.environments.map_configured_environments_by_name()[ENVIRONMENT].base_url
-    name = f"{CAPABILITY_NAME} {FORMAT} {run.tenant.merchant} {base_url}"
-    learned = await objects.load_capabilities(ENVIRONMENT)
-    left = await _remove_objects(run, learned[name][0].get("left", []) if name in learned else [])
-    # What it shows is not of this run.
-    run.client.exchanges.clear()
-
-    async def save(verdict: str = "interrupted", *, is_ok: bool = False) -> None:
-        rows = [*left, *_list_created_objects(run)]
-        # A started batch stays for ever.
-        removable = [row for row in rows if row.get("reason") != STARTED_REASON]
-        await objects.save_capability(ENVIRONMENT, name, {"left": removable})
-        row = {"at": int(time.time()), "verdict": verdict, "is_ok": is_ok}
-        await objects.save_capability(ENVIRONMENT, CAPABILITY_NAME, row)
-
     stop_reason = ""
     try:
-        for chapter in CHAPTERS:
-            if not _is_possible(run, chapter):
-                continue
+        for chapter in filter(partial(_is_possible, run), CHAPTERS):
             run.client.show_progress(f"rehearsing {chapter}")
             for step in (step for step in STEPS if step.chapter == chapter):
-                # Before each request: what a run leaves that is killed, the next one deletes.
-                await save()
                 await run.take_step(step)
             record_checks(run)
     except RehearsalStopped as reason:
         stop_reason = str(reason)
     run.client.show_progress("cleaning up")
-    await save()
-    left += _list_created_objects(run)
+    objects = _list_created_objects(run)
     with suppress(RehearsalStopped):
-        left += await _find_listed_objects(run)
-    left = await _remove_objects(run, left)
-    run.client.exchanges.clear()
-    report = build_report(run, left, stop_reason)
-    await save(report["verdict"], is_ok=report["exit_code"] == 0)
-    return report
+        objects += await _find_listed_objects(run)
+    return build_report(run, await _remove_objects(run, objects), stop_reason)
 
 
 def _is_possible(run: RehearsalRun, chapter: str) -> bool:

@@ -240,7 +240,6 @@ async def test_service_page_shows_and_probes_capabilities(console_client: Consol
     page_text = await read_page_text(console_client, "/service")
     assert "DELETE /batches/{id} ✓ not there" in page_text
     assert "PATCH /batches/{id} ? not tried yet" in page_text
-    assert "none yet run payout-gateway rehearse" in page_text
     check_page = await console_client.post("/service", {})
     assert check_page.status == 200
     assert "Check results" in check_page.text

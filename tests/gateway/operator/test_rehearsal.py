@@ -17,10 +17,8 @@ import pytest
 import pytest_asyncio
 
 from gateway.config.settings import load_settings
-from gateway.operator.doctor import run_doctor
 from gateway.operator.rehearsal.checks import ASSUMPTIONS, IS_OPTIONAL
 from gateway.operator.rehearsal.report import HANDLED, HOLDS, NOT_TRIED, NOTICED, propose_settings
-from gateway.storage import ObjectStateStore, open_store
 from mappings import OPERATIONS, UNLISTED
 from tests.operator_commands import run_command, write_configuration
 from tests.processes import build_command
@@ -144,10 +142,6 @@ def select_rows(report: dict[str, Any], *verdicts: str) -> set[str]:
 async def test_documented_service_differs_in_nothing_and_keeps_nothing(
     rehearsed: RehearsedFolder,
 ) -> None:
-    """The row that an earlier version saved, with another format of what was left, is ignored."""
-    old_row = {"at": 1, "verdict": "v", "is_ok": True, "left": [{"kind": "batch", "id": "B-1"}]}
-    async with open_store(build_settings(rehearsed.folder, rehearsed.url).state) as store:
-        await ObjectStateStore(store).save_capability("sandbox", "rehearsal", old_row)
     rehearsed.service.faults.append(Fault("POST", "/v1/batches", status=429))
     report = await rehearsed.run()
     assert select_rows(report, HANDLED, NOTICED) == set()
@@ -160,9 +154,6 @@ async def test_documented_service_differs_in_nothing_and_keeps_nothing(
     assert all(item.fields["email"].endswith("@example.com") for item in recipients)
     text = (await run_command(rehearsed.folder, "rehearse", "--key", "box")).stdout
     assert text.startswith("Clients would notice nothing; 0 handled, 5 not tried, 68 hold")
-    findings = await run_doctor(build_settings(rehearsed.folder, rehearsed.url))
-    (finding,) = [each for each in findings if each.check_name == "rehearsal"]
-    assert (finding.state, "0 days ago: clients would" in finding.result) == ("ok", True)
     for shown in (text, json.dumps(report)):
         assert not any(KEY[name] in shown for name in ("api_key", "access_key", "secret_key"))
         assert "@example.com" not in shown
@@ -352,10 +343,6 @@ async def test_leftovers_on_later_pages_are_found(rehearsed: RehearsedFolder) ->
     service = rehearsed.service
     tenant = service.find_or_create_tenant()
     await rehearsed.run_until(lambda: bool(tenant.batches), signal.SIGKILL)
-    async with open_store(build_settings(rehearsed.folder, rehearsed.url).state) as store:
-        states = ObjectStateStore(store)
-        (name,) = {*await states.load_capabilities("sandbox")} - {"rehearsal"}
-        await states.save_capability("sandbox", name, {})
     tenant.options = dataclasses.replace(tenant.options, max_page_size=2)
     odd_page = json.dumps({"recipients": [1, None, {}, {"id": 5}, "R"], "batches": {"a": 1}})
     service.faults.append(Fault("GET", "/v1/recipients", status=200, body=odd_page.encode()))
