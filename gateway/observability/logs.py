@@ -16,6 +16,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import IO, Any, AnyStr, Generic, cast
 
@@ -106,14 +107,17 @@ def _write_waiting_lines() -> None:
 
     One system call for each of them would cost as much as a tenth of a read.
     """
-    stream = _LossyStream(cast("IO[bytes]", _json_stream))
+    stream = cast("IO[bytes]", _json_stream)
     while _waiting_lines:
         text = _waiting_lines.popleft()
         # Not more than the system writes to a pipe at once: other workers write to it, too.
         while _waiting_lines and len(text) + len(_waiting_lines[0]) <= select.PIPE_BUF:
             text += _waiting_lines.popleft()
-        stream.write(text)
-        stream.flush()
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError:  # a full disk
+            continue
 
 
 _formatted_second: tuple[int, str] = (0, "")
@@ -145,16 +149,12 @@ class _LossyStream(Generic[AnyStr]):
         self._stream: IO[AnyStr] = stream
 
     def write(self, text: AnyStr) -> None:
-        try:  # noqa: SIM105 - this runs for every request
+        with suppress(OSError):
             self._stream.write(text)
-        except OSError:
-            pass
 
     def flush(self) -> None:
-        try:  # noqa: SIM105
+        with suppress(OSError):
             self._stream.flush()
-        except OSError:
-            pass
 
 
 class _LibraryLogHandler(logging.Handler):

@@ -185,7 +185,10 @@ class SqliteDatabase(Database):
 
     def _forget_rows_if_changed(self) -> None:
         # Before rows are read: if the file changes after that, they are read again.
-        changed_at = (_stat(self._wal_location) or os.stat(self.location)).st_mtime_ns  # noqa: PTH116
+        try:
+            changed_at = os.stat(self._wal_location).st_mtime_ns  # noqa: PTH116 - in nearly every read
+        except FileNotFoundError:
+            changed_at = os.stat(self.location).st_mtime_ns  # noqa: PTH116
         if changed_at != self._changed_at or len(self._rows) > MAX_REMEMBERED_STATEMENTS:
             self._rows, self._changed_at = {}, changed_at
 
@@ -450,13 +453,6 @@ _BODY_ERROR_CODES = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG)
 def _is_statement_error(error: sqlite3.Error) -> bool:
     """Whether a statement is faulty, as opposed to the file or its disk."""
     return isinstance(error, _BODY_ERRORS) or find_sqlite_code(error) in _BODY_ERROR_CODES
-
-
-def _stat(path: str) -> os.stat_result | None:
-    try:
-        return os.stat(path)  # noqa: PTH116 - in nearly every request
-    except FileNotFoundError:
-        return None
 
 
 def _roll_back(cursor: sqlite3.Cursor) -> None:
