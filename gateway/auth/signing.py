@@ -6,11 +6,10 @@ method, LF, request path starting with /v1, LF, body, LF.
 
 from __future__ import annotations
 
+import hmac
 import re
 from dataclasses import dataclass, field
 from typing import Literal
-
-from gateway.storage.keyed_hmac import KeyedHmac
 
 SignedTargetForm = Literal["path", "path-and-query"]
 """The signed "request path": the document leaves open whether it includes the query string."""
@@ -42,12 +41,12 @@ class Credentials:
     secret_key: str = field(repr=False)
     merchant: str = field(default="", compare=False)
     """Whose they are, for logs and alerts."""
-    keyed: KeyedHmac = field(init=False, repr=False, compare=False)
+    keyed: hmac.HMAC = field(init=False, repr=False, compare=False)
     """The prepared HMAC of the secret key."""
 
     def __post_init__(self) -> None:
         # Prepared once, because every signature uses it.
-        object.__setattr__(self, "keyed", KeyedHmac(self.secret_key.encode()))
+        object.__setattr__(self, "keyed", hmac.new(self.secret_key.encode(), digestmod="sha256"))
 
     @property
     def access_key_prefix(self) -> str:
@@ -74,12 +73,15 @@ def extract_signed_target(form: SignedTargetForm, target: str) -> str:
     return target if form == "path-and-query" else target.partition("?")[0]
 
 
-def compute_signature(keyed: KeyedHmac, stamp: int, method: str, target: str, body: bytes) -> str:
+def compute_signature(keyed: hmac.HMAC, stamp: int, method: str, target: str, body: bytes) -> str:
     """Signs a request.
 
     ``stamp`` is in whole seconds since 1970, ``target`` is from ``extract_signed_target``.
     """
-    head = f"{stamp}\n{method.upper()}\n{target}\n".encode()
+    digest = keyed.copy()
+    digest.update(f"{stamp}\n{method.upper()}\n{target}\n".encode())
+    digest.update(body)
     # The line feed at the end belongs to the signed text also if there is no body (current
     # interface, section 5).
-    return keyed.hexdigest_parts((head, body, b"\n"))
+    digest.update(b"\n")
+    return digest.hexdigest()

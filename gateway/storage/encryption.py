@@ -24,7 +24,6 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gateway.storage.errors import StoreUnavailable
-from gateway.storage.keyed_hmac import KeyedHmac
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -64,7 +63,6 @@ class EncryptionKeys:
             key_id: AESGCM(key) for key_id, key in self.derive_keys_by_id("secrets").items()
         }
         self._hashing = self.derive_keys_by_id("api keys")
-        self._newest_hashing = KeyedHmac(self._hashing[self.newest_key_id])
 
     def __repr__(self) -> str:
         return f"EncryptionKeys({', '.join(self.ids)})"
@@ -132,7 +130,8 @@ class EncryptionKeys:
 
     def digest_api_key(self, api_key: str) -> str:
         """Returns the digest of an API key with the newest key."""
-        return self._newest_hashing.hexdigest(api_key.encode())
+        key = self._hashing[self.newest_key_id]
+        return hmac.digest(key, api_key.encode(), "sha256").hex()
 
     def list_api_key_digests(self, api_key: str) -> tuple[Digest, ...]:
         """Returns the digests of an API key with each key, newest first."""

@@ -7,6 +7,7 @@ writes were sent, and the flow can be replayed up to that point without sending 
 
 from __future__ import annotations
 
+import hmac
 import os
 import re
 import time
@@ -19,7 +20,6 @@ from gateway.payloads import json_codec, stored_json
 from gateway.payloads.stored_json import CompressedBuffer
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import ObjectStateStore, Store
-from gateway.storage.keyed_hmac import KeyedHmac
 from gateway.storage.operation_records import OperationRecord
 from gateway.storage.operations import OperationRepository
 from gateway.storage.ttl_cache import TtlCache
@@ -85,7 +85,9 @@ class Journal:
         """Seconds after a delivered response for which an identical request is still a retry."""
         # Where commits run in order: a reset that follows a delivery must not be saved before it.
         self.deliveries_to_combine = self.deliveries if store.is_of_one_process else None
-        self._hmac = KeyedHmac(store.encryption.derive_key_from_oldest("journal"))
+        self._hmac = hmac.new(
+            store.encryption.derive_key_from_oldest("journal"), digestmod="sha256"
+        )
 
     def build_record(
         self,
@@ -328,7 +330,11 @@ class Journal:
         return self._digest([call.method, call.path, identity])
 
     def _digest(self, value: JSON) -> str:
-        return self._hmac.hexdigest_parts(json_codec.iterdumps_canonical(value))
+        digest = self._hmac.copy()
+        # In chunks, because joining them would hold a second copy of a large body.
+        for chunk in json_codec.iterdumps_canonical(value):
+            digest.update(chunk)
+        return digest.hexdigest()
 
 
 def _list_deleted_ids(body: JSON) -> list[JSON]:

@@ -16,7 +16,6 @@ from gateway.simulator.current_interface import (
     select_signed_target,
 )
 from gateway.simulator.validation import ApiError
-from gateway.storage.keyed_hmac import KeyedHmac
 from gateway.upstream.client import TARGET_PATTERN
 from tests.fuzz.choices import Choices
 from tests.simulator import ServiceCredentials, ServiceOptions, Vocabulary
@@ -52,7 +51,8 @@ def check(data: bytes) -> None:
     changed_body = bytes([*body[:-1], body[-1] ^ 1]) if body else b"\0"
     assert not _is_accepted(headers, method, on_the_wire, changed_body, target_form)
     assert (
-        compute_signature(KeyedHmac(b"secret-u"), STAMP, method, signed_target, body) != signature
+        compute_signature(Credentials("", "secret-u").keyed, STAMP, method, signed_target, body)
+        != signature
     )
 
 
