@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
 
 import aiohttp
@@ -19,10 +19,9 @@ from gateway.admin.port import (
     create_metrics_handler,
     hide_server_version,
 )
-from gateway.config.settings import Settings
 from gateway.operator.metrics_page import MetricsPage
 from gateway.operator.mode_switches import list_switched_keys
-from gateway.server.assembly import Backends
+from gateway.server.assembly import GatewayParts
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.mode_rows import COMPARE, FORWARD
 from gateway.upstream.transport import Egress, build_egress_by_environment
@@ -34,30 +33,28 @@ OPEN_BREAKER = (
 
 
 def create_admin_application(
-    console_parts: console.ConsoleDependencies,
-    backends: Backends,
-    count_queued_requests: Callable[[], int],
+    console_parts: console.ConsoleDependencies, parts: GatewayParts
 ) -> web.Application:
-    settings = console_parts.settings
+    settings = parts.settings
     metrics_page = MetricsPage(
-        console_parts.store,
-        console_parts.limits,
-        console_parts.clock,
-        console_parts.indexes,
+        parts.store,
+        parts.rate_limiter,
+        parts.upstream.clock,
+        parts.recipient_caches,
         settings.environments.map_configured_environments_by_name(),
-        breakers=backends.breakers,
-        legacy_breakers=backends.legacy_breakers,
-        problems=backends.upstream.problems,
-        count_queued_requests=count_queued_requests,
-        origins=backends.upstream.origins,
+        breakers=parts.breakers,
+        legacy_breakers=parts.legacy_breakers,
+        problems=parts.upstream.problems,
+        count_queued_requests=lambda: parts.load.limiter.waiting_count,
+        origins=parts.upstream.origins,
     )
     list_forwarded_environments = partial(
-        _list_switched_environments, backends.store, settings.comparing.forwarding_modes
+        _list_switched_environments, parts.store, settings.comparing.forwarding_modes
     )
 
     async def handle_readyz(_request: web.Request) -> web.Response:
         return await answer_readiness(
-            console_parts.checks, backends.list_breaker_states(), list_forwarded_environments
+            console_parts.checks, parts.list_breaker_states(), list_forwarded_environments
         )
 
     application = web.Application(
@@ -81,8 +78,8 @@ async def _list_switched_environments(store: Store, modes: Collection[str]) -> s
         return set()  # a fault of its own
 
 
-def create_readiness_checks(settings: Settings, backends: Backends) -> dict[str, Check]:
-    store, limits = backends.store, backends.rate_limiter
+def create_readiness_checks(parts: GatewayParts) -> dict[str, Check]:
+    settings, store = parts.settings, parts.store
     addresses = settings.environments.map_base_urls_by_environment()
     egress = build_egress_by_environment(settings, addresses)
 
@@ -104,32 +101,33 @@ def create_readiness_checks(settings: Settings, backends: Backends) -> dict[str,
         )
 
     async def find_service_problem(name: str) -> str | None:
-        if backends.breakers.map_environments_to_states()[name] != "closed":
+        if parts.breakers.map_environments_to_states()[name] != "closed":
             return OPEN_BREAKER.format(service="service", effect="clients get 500")
-        return backends.upstream.problems.describe_problem(name)
+        return parts.upstream.problems.describe_problem(name)
 
     return {
         "state": find_database_problem,
-        "limits": limits.find_limiter_problem,
+        "limits": parts.rate_limiter.find_limiter_problem,
         **{f"environments.{name}": partial(find_environment_problem, name) for name in addresses},
         **{f"service.{name}": partial(find_service_problem, name) for name in addresses},
-        **_create_legacy_checks(settings, backends),
+        **_create_legacy_checks(parts),
     }
 
 
-def _create_legacy_checks(settings: Settings, backends: Backends) -> dict[str, Check]:
+def _create_legacy_checks(parts: GatewayParts) -> dict[str, Check]:
+    settings = parts.settings
     addresses = settings.environments.map_legacy_base_urls_by_environment()
     egress = build_egress_by_environment(settings, addresses)
     forwarding_modes = settings.comparing.forwarding_modes
 
     async def find_legacy_problem(name: str) -> str | None:
-        if name not in await _list_switched_environments(backends.store, (FORWARD, COMPARE)):
+        if name not in await _list_switched_environments(parts.store, (FORWARD, COMPARE)):
             return None
-        if name not in await _list_switched_environments(backends.store, forwarding_modes):
+        if name not in await _list_switched_environments(parts.store, forwarding_modes):
             effect = "no answers are compared"
         else:
             effect = "the keys that it answers (`payout-gateway modes list`) get 500"
-        if backends.legacy_breakers.map_environments_to_states()[name] != "closed":
+        if parts.legacy_breakers.map_environments_to_states()[name] != "closed":
             return OPEN_BREAKER.format(service="legacy service", effect=effect)
         if await _find_origin_status(addresses[name], egress[name]):
             return None

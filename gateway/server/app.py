@@ -29,15 +29,7 @@ from gateway.operator.preflight import check_settings_are_runnable
 from gateway.operator.retention import RetentionTask
 from gateway.server.admin_application import create_admin_application, create_readiness_checks
 from gateway.server.admin_server import AdminServer
-from gateway.server.assembly import (
-    Backends,
-    Clocks,
-    FlowRuntime,
-    open_backends,
-    open_flow_runtime,
-    open_legacy_handler,
-    open_signed_handler,
-)
+from gateway.server.assembly import Clocks, GatewayParts
 from gateway.server.http_server import HttpServer
 from gateway.server.listener import (
     Listener,
@@ -54,7 +46,6 @@ from gateway.server.process import (
 )
 from gateway.signed_api.credentials import InterfaceRouter
 from gateway.storage import Store
-from gateway.storage.request_counts import UsageCounter
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.clock import ServiceClock
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS
@@ -130,43 +121,37 @@ async def run_gateway(
     # Entered in the order of their dependencies, so that a shutdown closes the ports first and the
     # database last.
     async with AsyncExitStack() as stack:
-        backends = await open_backends(stack, settings, clocks, create_client)
-        runtime = await open_flow_runtime(stack, settings, backends, clocks)
-        usage = await stack.enter_async_context(UsageCounter(backends.store, clocks.service.wall))
+        parts = GatewayParts(stack, settings, clocks)
+        await parts.open_backends(create_client)
+        await parts.open_handlers()
         interface_router = InterfaceRouter(
             settings.vocabulary.current,
-            legacy_handler=await open_legacy_handler(
-                stack, settings, backends, runtime, usage=usage, clocks=clocks
-            ),
-            signed_handler=await open_signed_handler(
-                stack, settings, backends, runtime, usage=usage, clocks=clocks
-            ),
+            legacy_handler=parts.legacy_handler,
+            signed_handler=parts.signed_handler,
         )
         # Before the ports: without a lease others would take over what runs here. Closed after
         # them, to record the last deliveries.
-        await stack.enter_async_context(runtime.reconciler)
-        for periodic_task in _create_periodic_tasks(settings, backends, runtime):
+        await stack.enter_async_context(parts.reconciler)
+        for periodic_task in _create_periodic_tasks(parts):
             await stack.enter_async_context(periodic_task)
         server = await stack.enter_async_context(_create_server(settings, interface_router))
         listener = await start_client_listener(stack, settings, server, worker_ports)
         console_parts = console.ConsoleDependencies(
             settings,
-            backends.store,
-            backends.rate_limiter,
-            backends.upstream.clock,
-            create_readiness_checks(settings, backends),
-            backends.upstream.problems,
-            runtime.recipient_caches,
+            parts.store,
+            parts.rate_limiter,
+            parts.upstream.clock,
+            create_readiness_checks(parts),
+            parts.upstream.problems,
+            parts.recipient_caches,
             admin_socket=worker_ports.admin_socket if worker_ports else None,
         )
-        admin_application = create_admin_application(
-            console_parts, backends, lambda: runtime.load.limiter.waiting_count
-        )
+        admin_application = create_admin_application(console_parts, parts)
         admin_server = await stack.enter_async_context(AdminServer(admin_application))
         admin_port = await start_admin_listener(stack, settings, admin_server, worker_ports)
-        await _warn_about_database_without_keys(backends.store)
+        await _warn_about_database_without_keys(parts.store)
         ports = listener.port, admin_port
-        yield RunningGateway(settings.server, *ports, listener, server, runtime.load)
+        yield RunningGateway(settings.server, *ports, listener, server, parts.load)
 
 
 @asynccontextmanager
@@ -191,22 +176,23 @@ async def run_process(
 
 
 def _create_periodic_tasks(
-    settings: Settings, backends: Backends, runtime: FlowRuntime
+    parts: GatewayParts,
 ) -> tuple[AbstractAsyncContextManager[object], ...]:
     """Creates the tasks that run in the background, in the order in which they start."""
+    settings = parts.settings
     ledger_reconciler = Reconciler(
-        backends.store,
-        backends.object_states,
-        runtime.executor,
-        runtime.ids,
+        parts.store,
+        parts.object_states,
+        parts.executor,
+        parts.ids,
         settings.environments.map_configured_environments_by_name(),
     )
     return (
         monitor_superseded_batches(ledger_reconciler, settings.upstream.abandoned_check_seconds),
-        RetentionTask(backends.store, settings.retention),
+        RetentionTask(parts.store, settings.retention),
         create_trim_task(),
         EventLoopLagMonitor(),
-        backends.change_poller,
+        parts.change_poller,
     )
 
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from typing import TypeVar
 
-from gateway.admission.limits import (
-    MAX_ADDRESSES,
-    InProcessRateLimiter,
-    RateLimiter,
-    open_rate_limiter,
-)
+from gateway.admission.limits import MAX_ADDRESSES, InProcessRateLimiter, open_rate_limiter
 from gateway.admission.load import LoadShedder
 from gateway.auth.keys import ApiKeyStore
 from gateway.config.settings import Settings
@@ -33,12 +29,11 @@ from gateway.server.process import calculate_max_request_seconds
 from gateway.signed_api.handler import SignedHandler
 from gateway.signed_api.senders import SenderAuthenticator, SignerStore
 from gateway.signed_api.transitions import SignedWriteGuard
-from gateway.storage import ObjectStateStore, Store, open_store
+from gateway.storage import ObjectStateStore, open_store
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.change_poller import ChangePoller
 from gateway.storage.request_counts import UsageCounter
-from gateway.upstream.capabilities import CapabilityCache, load_capabilities
-from gateway.upstream.circuit_breaker import CircuitBreakers
+from gateway.upstream.capabilities import load_capabilities
 from gateway.upstream.client import UpstreamClient, create_circuit_breakers, open_upstream_client
 from gateway.upstream.clock import ServiceClock
 from gateway.upstream.optional_endpoints import OptionalEndpoints
@@ -50,6 +45,8 @@ from gateway.writes.instance_leases import LEASE_TTL_SECONDS, InstanceLeases
 from gateway.writes.journal import Journal
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.reconciler import WriteReconciler
+
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +66,60 @@ class Clocks:
         return datetime.fromtimestamp(self.service.wall(), UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class Backends:
-    """The database, the rate limiter and the client of the service."""
+class GatewayParts:
+    """The parts of a gateway, which its methods open one after the other, with what each needs.
 
-    store: Store
-    change_poller: ChangePoller
-    object_states: ObjectStateStore
-    keys: ApiKeyStore
-    rate_limiter: RateLimiter
-    address_limiter: RateLimiter
-    capabilities: CapabilityCache
-    breakers: CircuitBreakers
-    legacy_breakers: CircuitBreakers
-    upstream: UpstreamClient
+    They are closed with ``stack``, in the opposite order. The reconciler is not started.
+    """
+
+    def __init__(self, stack: AsyncExitStack, settings: Settings, clocks: Clocks) -> None:
+        self._stack = stack
+        self.settings = settings
+        self._clocks = clocks
+
+    async def _enter(self, part: AbstractAsyncContextManager[Part]) -> Part:
+        return await self._stack.enter_async_context(part)
+
+    async def open_backends(
+        self, create_client: Callable[..., UpstreamClient] = UpstreamClient
+    ) -> None:
+        """Opens the database, the rate limiters and the client of the service.
+
+        Raises ConfigurationError and StoreUnavailable.
+        """
+        settings, clocks = self.settings, self._clocks
+        await self._enter(open_tracing(settings.traces))
+        store = self.store = await self._enter(
+            open_store(settings.state, serves=True, clock=clocks.read_current_time)
+        )
+        # Checked before anything that could send a write: after a restore no batch may be started.
+        await self._enter(RestoreDetector(store, settings.state.restore_mark_path))
+        # Redis stores digests instead of names; all processes derive the same key for them.
+        digest_key = store.encryption.derive_key_from_oldest("limits")
+        self.rate_limiter = await self._enter(open_rate_limiter(settings, digest_key))
+        # Requests without a valid key are counted by address, apart from the limits of keys.
+        self.address_limiter = InProcessRateLimiter(max_keys=MAX_ADDRESSES)
+        self.object_states = ObjectStateStore(store)
+        # Loaded from the database, so that a restart does not probe the service again.
+        self.capabilities = await load_capabilities(
+            self.object_states, settings.environments.map_configured_environments_by_name()
+        )
+        self.keys = await self._enter(ApiKeyStore(store))
+        self.change_poller = ChangePoller(store)
+        self.change_poller.add_listener(self.keys.reload_if_changed)
+        self.change_poller.add_listener(self.capabilities.reload_if_changed)
+        self.breakers = create_circuit_breakers(settings)
+        self.legacy_breakers = create_circuit_breakers(settings, "legacy")
+        self.upstream = await self._enter(
+            open_upstream_client(
+                settings,
+                clock=clocks.service,
+                capabilities=self.capabilities,
+                breakers=self.breakers,
+                create_client=create_client,
+            )
+        )
+        self.keys.add_key_change_listener(self.upstream.problems.forget_refusals)
 
     def list_breaker_states(self) -> dict[str, str]:
         """Returns the circuit breaker state of each environment of both services."""
@@ -92,212 +129,118 @@ class Backends:
             **{f"legacy {name}": state for name, state in legacy_states.items()},
         }
 
+    async def open_handlers(self) -> None:
+        """Opens the handlers of both interfaces, with what executes their operations."""
+        self._create_executor()
+        self._create_write_parts()
+        self.usage = await self._enter(UsageCounter(self.store, self._clocks.service.wall))
+        self.legacy_handler = await self._open_legacy_handler()
+        self.signed_handler = await self._open_signed_handler()
 
-@dataclass(frozen=True, slots=True)
-class FlowRuntime:
-    """The parts that execute operations: caches, journal, executor, idempotency, reconciler."""
-
-    load: LoadShedder
-    recipient_caches: RecipientCaches
-    journal: Journal
-    ids: AliasIds
-    executor: FlowExecutor
-    reconciler: WriteReconciler
-    idempotency_guard: IdempotencyGuard
-
-
-async def open_backends(
-    stack: AsyncExitStack,
-    settings: Settings,
-    clocks: Clocks,
-    create_client: Callable[..., UpstreamClient] = UpstreamClient,
-) -> Backends:
-    """Opens the backends; raises ConfigurationError and StoreUnavailable."""
-    await stack.enter_async_context(open_tracing(settings.traces))
-    store = await stack.enter_async_context(
-        open_store(settings.state, serves=True, clock=clocks.read_current_time)
-    )
-    # Checked before anything that could send a write: after a restore no batch may be started.
-    await stack.enter_async_context(RestoreDetector(store, settings.state.restore_mark_path))
-    rate_limiter = await stack.enter_async_context(
-        # Redis stores digests instead of names; all processes derive the same key for them.
-        open_rate_limiter(settings, store.encryption.derive_key_from_oldest("limits"))
-    )
-    object_states = ObjectStateStore(store)
-    # Loaded from the database, so that a restart does not probe the service again.
-    capabilities = await load_capabilities(
-        object_states, settings.environments.map_configured_environments_by_name()
-    )
-    keys = await stack.enter_async_context(ApiKeyStore(store))
-    change_poller = ChangePoller(store)
-    change_poller.add_listener(keys.reload_if_changed)
-    change_poller.add_listener(capabilities.reload_if_changed)
-    breakers = create_circuit_breakers(settings)
-    upstream = await stack.enter_async_context(
-        open_upstream_client(
-            settings,
-            clock=clocks.service,
-            capabilities=capabilities,
-            breakers=breakers,
-            create_client=create_client,
+    def _create_executor(self) -> None:
+        settings, store, clocks = self.settings, self.store, self._clocks
+        self.recipient_caches = RecipientCaches(
+            settings.lists,
+            (lambda _owner: list_no_remote_changes)
+            if store.is_of_one_process
+            else partial(RemoteChanges, store),
+            wall_clock=lambda: store.clock().timestamp(),
         )
-    )
-    keys.add_key_change_listener(upstream.problems.forget_refusals)
-    return Backends(
-        store,
-        change_poller,
-        object_states,
-        keys,
-        rate_limiter,
-        # Requests without a valid key are counted by address, apart from the limits of keys.
-        InProcessRateLimiter(max_keys=MAX_ADDRESSES),
-        capabilities,
-        breakers,
-        create_circuit_breakers(settings, "legacy"),
-        upstream,
-    )
+        self.change_poller.add_listener(self.recipient_caches.drop_expired_and_erased)
+        self._stack.push_async_callback(self.recipient_caches.close)
+        self.journal = Journal(
+            store,
+            self.object_states,
+            clocks.service,
+            clocks.lease_seconds,
+            replay_seconds=settings.writes.replay_seconds,
+        )
+        self.ids = AliasIds(store, settings.legacy.stand_ins)
+        self.load = LoadShedder(settings.load)
+        self.outcome_policy = OutcomePolicy(self.journal, clocks.service, clocks.monotonic)
+        self.executor = FlowExecutor(
+            self.upstream,
+            self.object_states,
+            settings.vocabulary.build_vocabulary(),
+            OptionalEndpoints(settings.upstream.inferred_operations, self.capabilities),
+            policy=self.outcome_policy,
+            listing=ListReader(self.recipient_caches, self.ids.map_recipients_to_legacy_ids),
+            load=self.load,
+        )
 
+    def _create_write_parts(self) -> None:
+        leases = InstanceLeases(self.store, self.journal.instance, self._clocks.lease_seconds)
+        self.reconciler = WriteReconciler(
+            self.store, self.journal, self.executor, self.outcome_policy, leases
+        )
+        self.idempotency_guard = IdempotencyGuard(
+            self.journal,
+            self.executor,
+            self.reconciler,
+            calculate_max_request_seconds(self.settings),
+            joins_running=self.settings.writes.identical_in_flight == "retry",
+        )
 
-async def open_flow_runtime(
-    stack: AsyncExitStack, settings: Settings, backends: Backends, clocks: Clocks
-) -> FlowRuntime:
-    """Creates the parts that execute operations; the reconciler is not started yet."""
-    store, object_states = backends.store, backends.object_states
-    recipient_caches = _create_recipient_caches(stack, settings, store, backends.change_poller)
-    journal = Journal(
-        store,
-        object_states,
-        clocks.service,
-        clocks.lease_seconds,
-        replay_seconds=settings.writes.replay_seconds,
-    )
-    ids = AliasIds(store, settings.legacy.stand_ins)
-    outcome_policy = OutcomePolicy(journal, clocks.service, clocks.monotonic)
-    load = LoadShedder(settings.load)
-    executor = FlowExecutor(
-        backends.upstream,
-        object_states,
-        settings.vocabulary.build_vocabulary(),
-        OptionalEndpoints(settings.upstream.inferred_operations, backends.capabilities),
-        policy=outcome_policy,
-        listing=ListReader(recipient_caches, ids.map_recipients_to_legacy_ids),
-        load=load,
-    )
-    leases = InstanceLeases(store, journal.instance, clocks.lease_seconds)
-    reconciler = WriteReconciler(store, journal, executor, outcome_policy, leases)
-    idempotency_guard = IdempotencyGuard(
-        journal,
-        executor,
-        reconciler,
-        calculate_max_request_seconds(settings),
-        joins_running=settings.writes.identical_in_flight == "retry",
-    )
-    return FlowRuntime(
-        load,
-        recipient_caches,
-        journal,
-        ids,
-        executor,
-        reconciler,
-        idempotency_guard,
-    )
-
-
-async def open_legacy_handler(
-    stack: AsyncExitStack,
-    settings: Settings,
-    backends: Backends,
-    runtime: FlowRuntime,
-    *,
-    usage: UsageCounter,
-    clocks: Clocks,
-) -> LegacyHandler:
-    """Creates the handler of the legacy interface, with everything that migrates its clients."""
-    service_router = await _open_service_router(stack, settings, backends, runtime)
-    current_time = backends.store.clock
-    return LegacyHandler(
-        settings,
-        key_store=backends.keys,
-        limits=backends.rate_limiter,
-        unauthenticated_limits=backends.address_limiter,
-        player=runtime.executor,
-        idempotency_guard=runtime.idempotency_guard,
-        codec=LegacyCodec(settings, runtime.ids, clocks.service.wall),
-        usage=usage,
-        brownouts=await load_brownouts(backends.store, current_time, backends.change_poller),
-        forwarding=service_router,
-        shadow_traffic=await stack.enter_async_context(
-            ShadowTraffic(settings.comparing, backends.store, service_router, current_time)
-        ),
-        load=runtime.load,
-        clock=current_time,
-    )
-
-
-async def _open_service_router(
-    stack: AsyncExitStack, settings: Settings, backends: Backends, runtime: FlowRuntime
-) -> ServiceRouter:
-    """Creates the router between the two services, with the client of the legacy one."""
-    addresses = settings.environments.map_legacy_base_urls_by_environment()
-    client = await stack.enter_async_context(
-        open_passthrough_client(settings, addresses, backends.legacy_breakers)
-    )
-    return ServiceRouter(
-        await open_modes(backends.store, backends.keys, backends.change_poller),
-        BatchRouting(backends.object_states, runtime.ids),
-        LegacySender(client),
-        runtime.idempotency_guard,
-        settings.comparing,
-    )
-
-
-async def open_signed_handler(
-    stack: AsyncExitStack,
-    settings: Settings,
-    backends: Backends,
-    runtime: FlowRuntime,
-    *,
-    usage: UsageCounter,
-    clocks: Clocks,
-) -> SignedHandler:
-    """Creates the handler of signed requests, with its own connections to the service."""
-    signers = await stack.enter_async_context(SignerStore(backends.store, backends.keys))
-    base_urls = settings.environments.map_base_urls_by_environment()
-    return SignedHandler(
-        settings,
-        sender_authenticator=SenderAuthenticator(
+    async def _open_legacy_handler(self) -> LegacyHandler:
+        """Opens the handler of the legacy interface, with everything that migrates its clients."""
+        settings, store = self.settings, self.store
+        service_router = await self._open_service_router()
+        return LegacyHandler(
             settings,
-            signers,
-            backends.rate_limiter,
-            backends.upstream.clock,
-            unauthenticated_limits=backends.address_limiter,
-        ),
-        passthrough=await stack.enter_async_context(
-            open_passthrough_client(settings, base_urls, backends.breakers, clocks.service)
-        ),
-        write_guard=SignedWriteGuard(
-            backends.object_states,
-            runtime.journal.operations,
-            runtime.idempotency_guard,
-            backends.store.clock,
-        ),
-        recipient_caches=runtime.recipient_caches,
-        usage=usage,
-        load=runtime.load,
-    )
+            key_store=self.keys,
+            limits=self.rate_limiter,
+            unauthenticated_limits=self.address_limiter,
+            player=self.executor,
+            idempotency_guard=self.idempotency_guard,
+            codec=LegacyCodec(settings, self.ids, self._clocks.service.wall),
+            usage=self.usage,
+            brownouts=await load_brownouts(store, store.clock, self.change_poller),
+            forwarding=service_router,
+            shadow_traffic=await self._enter(
+                ShadowTraffic(settings.comparing, store, service_router, store.clock)
+            ),
+            load=self.load,
+            clock=store.clock,
+        )
 
+    async def _open_service_router(self) -> ServiceRouter:
+        """Opens the router between the two services, with the client of the legacy one."""
+        addresses = self.settings.environments.map_legacy_base_urls_by_environment()
+        client = await self._enter(
+            open_passthrough_client(self.settings, addresses, self.legacy_breakers)
+        )
+        return ServiceRouter(
+            await open_modes(self.store, self.keys, self.change_poller),
+            BatchRouting(self.object_states, self.ids),
+            LegacySender(client),
+            self.idempotency_guard,
+            self.settings.comparing,
+        )
 
-def _create_recipient_caches(
-    stack: AsyncExitStack, settings: Settings, store: Store, change_poller: ChangePoller
-) -> RecipientCaches:
-    create_remote_changes = (
-        (lambda _owner: list_no_remote_changes)
-        if store.is_of_one_process
-        else partial(RemoteChanges, store)
-    )
-    recipient_caches = RecipientCaches(
-        settings.lists, create_remote_changes, wall_clock=lambda: store.clock().timestamp()
-    )
-    change_poller.add_listener(recipient_caches.drop_expired_and_erased)
-    stack.push_async_callback(recipient_caches.close)
-    return recipient_caches
+    async def _open_signed_handler(self) -> SignedHandler:
+        """Opens the handler of signed requests, with its own connections to the service."""
+        settings = self.settings
+        signers = await self._enter(SignerStore(self.store, self.keys))
+        base_urls = settings.environments.map_base_urls_by_environment()
+        return SignedHandler(
+            settings,
+            sender_authenticator=SenderAuthenticator(
+                settings,
+                signers,
+                self.rate_limiter,
+                self.upstream.clock,
+                unauthenticated_limits=self.address_limiter,
+            ),
+            passthrough=await self._enter(
+                open_passthrough_client(settings, base_urls, self.breakers, self._clocks.service)
+            ),
+            write_guard=SignedWriteGuard(
+                self.object_states,
+                self.journal.operations,
+                self.idempotency_guard,
+                self.store.clock,
+            ),
+            recipient_caches=self.recipient_caches,
+            usage=self.usage,
+            load=self.load,
+        )
