@@ -86,6 +86,10 @@ def _upgrade_schema(connection: Connection, location: str, revision: str) -> Non
     from alembic import command  # noqa: PLC0415
 
     command.upgrade(build_alembic_config(connection), "head")
+    # Migrations only drop indexes, so that each is defined once.
+    for table in metadata.sorted_tables:
+        for index in table.indexes:
+            index.create(connection, checkfirst=True)
 
 
 def build_alembic_config(connection: Connection | None = None) -> Config:

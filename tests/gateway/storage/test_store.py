@@ -155,7 +155,9 @@ async def test_migrated_database_is_as_a_new_one(state: State) -> None:
         await asyncio.to_thread(
             run_statements, state.url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public"
         )
-    async with open_store_at_revision(state, "head") as store:
+    async with open_store_at_revision(state, "0017"):
+        pass
+    async with open_store(state) as store:
         assert await run_in_sqlalchemy_transaction(address, describe_tables) == created
         assert await fetch(store, select(counters)) == created_counters
 

@@ -43,42 +43,25 @@ COLUMNS = {
     "audit_events": {"what": "action", "by": "actor", "about": "operation_id"},
     "api_keys": {"pair_id": "credentials_id"},
 }
-INDEXES = {
-    "ix_keys_changed": "ix_api_keys_changed ON api_keys (changed)",
-    "ix_keys_pair_id": "ix_api_keys_credentials_id ON api_keys (credentials_id)",
-    "ix_ids_merchant_environment_current_id": (
-        "ix_legacy_ids_merchant_environment_current_id"
-        " ON legacy_ids (merchant, environment, current_id)"
-    ),
-    "ix_journal_named": (
-        "ix_operations_named ON operations (started_at) WHERE idempotency IS NOT NULL"
-    ),
-    "ix_journal_named_requests": (
-        "ix_operations_named_requests ON operations (fingerprint) WHERE idempotency IS NOT NULL"
-    ),
-    "ix_journal_answered": (
-        "ix_operations_answered ON operations (fingerprint)"
-        " WHERE response IS NOT NULL AND idempotency IS NULL AND state = 'answered'"
-    ),
-    "ix_journal_subjects_undertaking": (
-        "ix_operation_objects_operation_id ON operation_objects (operation_id)"
-    ),
-    "ix_writes_merchant_environment_entered_at": (
-        "ix_upstream_writes_merchant_environment_recorded_at"
-        " ON upstream_writes (merchant, environment, recorded_at)"
-    ),
-    "ix_writes_may_exist": (
-        "ix_upstream_writes_may_exist ON upstream_writes (recorded_at) WHERE state = 'may exist'"
-    ),
-    "ix_acts_at": "ix_audit_events_at ON audit_events (at)",
-}
-"""New name and definition, by old name."""
-
-DROPPED_INDEXES = ("ix_journal_open", "ix_journal_number", "ix_writes_sent")
+OLD_INDEXES = (
+    "ix_keys_changed",
+    "ix_keys_pair_id",
+    "ix_ids_merchant_environment_current_id",
+    "ix_journal_named",
+    "ix_journal_named_requests",
+    "ix_journal_answered",
+    "ix_journal_subjects_undertaking",
+    "ix_writes_merchant_environment_entered_at",
+    "ix_writes_may_exist",
+    "ix_acts_at",
+    "ix_journal_open",
+    "ix_journal_number",
+    "ix_writes_sent",
+)
 
 
 def upgrade() -> None:
-    for name in (*INDEXES, *DROPPED_INDEXES):
+    for name in OLD_INDEXES:
         op.execute(f"DROP INDEX IF EXISTS {name}")  # some are of earlier versions of 0018 and 0019
     for old_name, table in TABLES.items():
         op.rename_table(old_name, table)
@@ -86,8 +69,6 @@ def upgrade() -> None:
         for old_name, column in columns.items():
             # Both databases can; alembic would copy the table on SQLite.
             op.execute(f"ALTER TABLE {table} RENAME COLUMN {old_name} TO {column}")
-    for definition in INDEXES.values():
-        op.execute(f"CREATE INDEX {definition}")
     if op.get_bind().dialect.name == "postgresql":
         op.execute("ALTER SEQUENCE journal_numbers RENAME TO operation_numbers")
         for old_name, table in TABLES.items():

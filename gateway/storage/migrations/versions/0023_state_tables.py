@@ -130,12 +130,6 @@ def upgrade() -> None:
             continue
         for rows in _iterate_rows(kind):
             op.get_bind().execute(table.insert(), rows)
-    op.execute(
-        "CREATE INDEX ix_id_redirects_superseded ON id_redirects (merchant, environment)"
-        " WHERE is_superseded"
-    )
-    for name in ("batch_payments", "signed_changes"):
-        op.create_index(f"ix_{name}_updated_at", name, ["updated_at"])
     op.drop_table("object_states")
 
 

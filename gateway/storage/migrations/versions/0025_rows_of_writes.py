@@ -10,9 +10,6 @@ from alembic import op
 revision = "0025"
 down_revision = "0024"
 
-HAS_KEY = "idempotency IS NOT NULL"
-IS_UNREAD_ANSWER = "response IS NOT NULL AND idempotency IS NULL AND state = 'answered'"
-IS_OPEN = "state <> 'answered' AND state <> 'undone'"
 WITHOUT_ROWID = (
     "operation_objects",
     "operation_steps",
@@ -51,13 +48,6 @@ def upgrade() -> None:
         op.drop_constraint("uq_journal_key_id_idempotency", "operations")
         op.create_primary_key("pk_operations", "operations", ["number"])
         op.create_unique_constraint("uq_operations_id", "operations", ["id"])
-    op.execute(
-        f"CREATE INDEX ix_operations_open ON operations (merchant, environment) WHERE {IS_OPEN}"
-    )
-    op.execute(
-        "CREATE UNIQUE INDEX ix_operations_idempotency_key_id ON operations (idempotency, key_id)"
-        f" WHERE {HAS_KEY}"
-    )
 
 
 def _copy_operations() -> None:
@@ -80,27 +70,17 @@ def _copy_operations() -> None:
         f"INSERT INTO operations ({columns}) SELECT {columns} FROM old_operations ORDER BY number"  # noqa: S608
     )
     op.drop_table("old_operations")
-    for name, column, condition in (
-        ("ix_operations_named", "started_at", HAS_KEY),
-        ("ix_operations_named_requests", "fingerprint", HAS_KEY),
-        ("ix_operations_answered", "fingerprint", IS_UNREAD_ANSWER),
-    ):
-        op.execute(f"CREATE INDEX {name} ON operations ({column}) WHERE {condition}")
 
 
 def _copy_table(table: str, options: str = "") -> None:
-    query = sa.text("SELECT sql FROM sqlite_master WHERE tbl_name = :table AND sql IS NOT NULL")
-    statements = list(op.get_bind().scalars(query, {"table": table}))
+    query = sa.text("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :table")
+    creation = op.get_bind().scalars(query, {"table": table}).one()
     op.rename_table(table, f"old_{table}")
-    indexes = [statement for statement in statements if not statement.startswith("CREATE TABLE")]
-    (creation,) = (statement for statement in statements if statement not in indexes)
     # For a condition with IN, SQLite builds a table with each row that it inserts or updates.
     creation = re.sub(r"phase IN \(([^()]*)\)", _replace_in, creation)
     op.execute(sa.text(f"{creation}{options}".replace(":", r"\:")))
     op.execute(f"INSERT INTO {table} SELECT * FROM old_{table}")  # noqa: S608
     op.drop_table(f"old_{table}")
-    for statement in indexes:
-        op.execute(sa.text(statement.replace(":", r"\:")))
 
 
 def _replace_in(condition: re.Match[str]) -> str:
