@@ -7,7 +7,6 @@ writes were sent, and the flow can be replayed up to that point without sending 
 
 from __future__ import annotations
 
-import hmac
 import os
 import re
 import time
@@ -16,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeGuard
 
 from gateway.auth.keys import ApiKey
+from gateway.auth.signing import KeyedHmac
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.stored_json import CompressedBuffer
 from gateway.payloads.worker_thread import run_in_thread_if
@@ -85,9 +85,7 @@ class Journal:
         """Seconds after a delivered response for which an identical request is still a retry."""
         # Where commits run in order: a reset that follows a delivery must not be saved before it.
         self.deliveries_to_combine = self.deliveries if store.is_of_one_process else None
-        self._hmac = hmac.new(
-            store.encryption.derive_key_from_oldest("journal"), digestmod="sha256"
-        )
+        self._hmac = KeyedHmac(store.encryption.derive_key_from_oldest("journal"))
 
     def build_record(
         self,
@@ -330,11 +328,7 @@ class Journal:
         return self._digest([call.method, call.path, identity])
 
     def _digest(self, value: JSON) -> str:
-        digest = self._hmac.copy()
-        # In chunks, because joining them would hold a second copy of a large body.
-        for chunk in json_codec.iterdumps_canonical(value):
-            digest.update(chunk)
-        return digest.hexdigest()
+        return self._hmac.hexdigest(json_codec.iterdumps_canonical(value))
 
 
 def _list_deleted_ids(body: JSON) -> list[JSON]:
