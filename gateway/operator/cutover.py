@@ -316,7 +316,7 @@ async def open_cutover(
             f"environments.{name}.legacy_base_url is not set, so there is no legacy service to "
             "import from"
         )
-    breakers = create_circuit_breakers(settings)
+    breakers = create_circuit_breakers(settings, "legacy")
     async with (
         open_flow_executor(settings, store) as executor,
         open_passthrough_client(settings, {name: url}, breakers) as passthrough,

@@ -171,8 +171,8 @@ class MetricsPage:
         metrics.queued_requests.set(self.count_queued_requests())
         services = {"current": self.breakers, "legacy": self.legacy_breakers}
         for service, breakers in services.items():
-            for environment, state in breakers.map_environments_to_states().items():
-                metrics.breaker_open.labels(service, environment).set(state != "closed")
+            for environment, breaker in breakers.items():
+                metrics.breaker_open.labels(service, environment).set(not breaker.is_closed)
         for environment, origin in self.origins.items():
             for usage, count in origin.connection_counts.items():
                 metrics.upstream_connections.labels(environment, usage).set(count)

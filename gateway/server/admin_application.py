@@ -101,7 +101,7 @@ def create_readiness_checks(parts: GatewayParts) -> dict[str, Check]:
         )
 
     async def find_service_problem(name: str) -> str | None:
-        if parts.breakers.map_environments_to_states()[name] != "closed":
+        if not parts.breakers[name].is_closed:
             return OPEN_BREAKER.format(service="service", effect="clients get 500")
         return parts.upstream.problems.describe_problem(name)
 
@@ -127,7 +127,7 @@ def _create_legacy_checks(parts: GatewayParts) -> dict[str, Check]:
             effect = "no answers are compared"
         else:
             effect = "the keys that it answers (`payout-gateway modes list`) get 500"
-        if parts.legacy_breakers.map_environments_to_states()[name] != "closed":
+        if not parts.legacy_breakers[name].is_closed:
             return OPEN_BREAKER.format(service="legacy service", effect=effect)
         if await _find_origin_status(addresses[name], egress[name]):
             return None

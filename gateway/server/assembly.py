@@ -123,11 +123,9 @@ class GatewayParts:
 
     def list_breaker_states(self) -> dict[str, str]:
         """Returns the circuit breaker state of each environment of both services."""
-        legacy_states = self.legacy_breakers.map_environments_to_states()
-        return {
-            **self.breakers.map_environments_to_states(),
-            **{f"legacy {name}": state for name, state in legacy_states.items()},
-        }
+        breakers = {**self.breakers}
+        breakers |= {f"legacy {name}": each for name, each in self.legacy_breakers.items()}
+        return {name: breaker.state for name, breaker in breakers.items()}
 
     async def open_handlers(self) -> None:
         """Opens the handlers of both interfaces, with what executes their operations."""

@@ -122,7 +122,6 @@ class UpstreamClient:
     ) -> None:
         self.clock = clock
         self.problems = ServiceProblems()
-        self._breakers = breakers
         words = settings.vocabulary.current
         # Copied: reading a field of the settings takes four times as long.
         self._scheme, self._timestamp_header = words.scheme, words.timestamp_header
@@ -138,7 +137,7 @@ class UpstreamClient:
                 f"Accept-Encoding: identity\r\nUser-Agent: {USER_AGENT}\r\nX-Request-Id: "
             )
             self._environments[name] = _Environment(
-                name, origin, breakers.find_breaker(name), clock.find_skew(name), common_headers
+                name, origin, breakers[name], clock.find_skew(name), common_headers
             )
         self.signed_target = SignedTargetForms(upstream, capabilities)
 
@@ -192,7 +191,7 @@ class UpstreamClient:
         breaker, failure = known.breaker, None
         if not breaker.is_closed:
             # Not part of the deadline: an open breaker refuses the call at once.
-            call.is_probe = self._breakers.start_call(environment)
+            call.is_probe = breaker.start_call()
         try:
             reply = await self._exchange(call)
             call.outcome = "answer"
@@ -202,7 +201,7 @@ class UpstreamClient:
         finally:
             # Nearly every call is an answer that changes nothing.
             if call.outcome != "answer" or breaker.failure_count or not breaker.is_closed:
-                self._breakers.end_call(environment, call.outcome, is_probe=call.is_probe)
+                breaker.end_call(call.outcome, is_probe=call.is_probe)
         # Raised outside the except block: the failure of a call says all that may be said.
         if failure is not None:
             raise failure
@@ -492,4 +491,5 @@ def create_circuit_breakers(settings: Settings, service: Service = "current") ->
         addresses = environments.map_base_urls_by_environment()
     else:
         addresses = environments.map_legacy_base_urls_by_environment()
-    return CircuitBreakers(addresses, upstream.breaker_failures, upstream.breaker_seconds, service)
+    options = upstream.breaker_failures, upstream.breaker_seconds, service
+    return {name: CircuitBreaker(name, *options) for name in addresses}

@@ -219,11 +219,12 @@ class PassthroughClient:
             raise Unreachable(f"no address for {request.environment} is configured")
         seconds = self._timeout_seconds
         attempt = _Attempt(seconds, time.monotonic() + seconds, 0)
-        is_probe = self._breakers.start_call(request.environment)
+        breaker = self._breakers[request.environment]
+        is_probe = breaker.start_call()
         try:
             connection = await self._send_once(request, fence, origin, attempt)
         finally:
-            self._breakers.end_call(request.environment, attempt.outcome, is_probe=is_probe)
+            breaker.end_call(attempt.outcome, is_probe=is_probe)
         try:
             response = PassthroughResponse(request, connection, attempt)
             self._record_clock_skew(request, response, attempt)

@@ -43,7 +43,7 @@ async def check_legacy_services(settings: Settings, store: Store) -> list[Findin
         for name in sorted(switched_environments - origins.keys())
     ]
     async with open_passthrough_client(
-        settings, origins, create_circuit_breakers(settings)
+        settings, origins, create_circuit_breakers(settings, "legacy")
     ) as client:
         return findings + [
             await _check_legacy_service(client, name, url) for name, url in origins.items()
