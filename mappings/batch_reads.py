@@ -42,7 +42,7 @@ from mappings.matching import (
     list_unmatched_entries,
     match_payments_with_entries,
 )
-from mappings.objects import drop_nulls
+from mappings.objects import AMOUNT_FIELDS, drop_nulls
 from mappings.outcome_matching import fetch_if_exists
 from mappings.payloads import extract_batch, find_payments, parse_balances
 from mappings.payment_recipients import add_recipient_details
@@ -234,7 +234,7 @@ def has_last_changes(
     # Payments that were not requested as legacy ones.
     others = [payment for payment in batch.payments if payment["asked_side"] is None]
     if is_changed and not (
-        len(batch.payments) - len(others) >= len(batch.entries)
+        len(batch.payments) - len(others) >= len(list_requested_entries(batch))
         and all(map(_has_requested_amount, batch.payments))
     ):
         return False
@@ -272,13 +272,28 @@ def require_payments_shown(batch: Batch, ids: Iterable[str], now: datetime) -> N
 
 
 def build_entries_from_batch(batch: Batch, now: datetime) -> Sequence[Entry]:
-    """Builds an entry for every payment of a batch, including those created elsewhere.
+    """Builds an entry for every payment of a batch; without an amount if it was created elsewhere.
 
     They are the stored ones if the summary does not show the last changes yet.
     """
     if not has_last_changes(batch, (), now):
         return batch.entries
-    return map_rows(_build_payment_entry, batch.payments)
+    return map_rows(_build_entry_unless_unrequested, batch.payments)
+
+
+def list_requested_entries(batch: Batch) -> Sequence[Entry]:
+    """Lists the entries of payments that clients have requested, or whose amount they have changed."""
+    return filter_rows(
+        batch.entries, lambda entry: bool(entry.get("sourceAmount") or entry.get("targetAmount"))
+    )
+
+
+def _build_entry_unless_unrequested(payment: Payment) -> Entry:
+    entry = build_payment_entry(payment)
+    if payment["asked_side"] is None:
+        # Only its id is needed: with an amount, it would be a payment that a client requested.
+        entry = {name: value for name, value in entry.items() if name not in AMOUNT_FIELDS}
+    return entry
 
 
 _ENTRY_FIELDS = (
@@ -293,7 +308,8 @@ _ENTRY_FIELDS = (
 )
 
 
-def _build_payment_entry(payment: Payment) -> Entry:
+def build_payment_entry(payment: Payment) -> Entry:
+    """Builds the entry of a payment as the service shows it."""
     entry = {name: payment[name] for name in _ENTRY_FIELDS if payment.get(name) is not None}
     if (method := payment.get("method")) and not entry["recipient"].get("payoutMethod"):
         entry["recipient"] = {**entry["recipient"], "payoutMethod": method}

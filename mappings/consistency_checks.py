@@ -12,7 +12,7 @@ from decimal import Decimal
 
 from mappings import money
 from mappings.batch_locks import is_batch_unlocked
-from mappings.batch_reads import load_batch
+from mappings.batch_reads import list_requested_entries, load_batch
 from mappings.batch_views import EDITABLE_STATUSES, Batch, derive_batch_status
 from mappings.effects import JSON, Answer, Call, CompareAndSet, Flow, LoadFacts, SubFlow
 from mappings.failures import Invalid, NoSuchOperation, Refused
@@ -97,7 +97,7 @@ def _compare_payments(batch: Batch) -> SubFlow:
         return []
     currency = batch.facts.get("currency")
     service_totals = _describe_totals(batch.payments, currency)
-    requested_totals = _describe_totals(batch.entries, currency)
+    requested_totals = _describe_totals(list_requested_entries(batch), currency)
     difference = f", but {requested_totals} was requested through the gateway"
     if service_totals == requested_totals:
         difference = " as requested, but to other recipients or in other amounts"

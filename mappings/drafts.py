@@ -28,6 +28,7 @@ from mappings.batch_locks import (
 from mappings.batch_reads import (
     WRONG_STATUS,
     build_entries_from_batch,
+    build_payment_entry,
     build_read_lag_failure,
     has_last_changes,
     list_hidden_entries,
@@ -307,7 +308,7 @@ def _build_draft_entries(batch: Batch, request: Request) -> Sequence[Entry]:
     it, because to its client the batch is the same, and an edit changes only the payments that it
     names. ``apply_payment_changes`` drops what an edit makes wrong.
     """
-    entries = build_entries_from_batch(batch, request.now)
+    entries = map_rows(build_payment_entry, batch.payments)
     seen_ids, nameless_positions = set[JSON](), set[int]()
     for position, entry in enumerate(entries):
         if not entry.get("id") or entry["id"] in seen_ids:

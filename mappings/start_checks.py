@@ -12,6 +12,7 @@ from mappings.batch_reads import (
     WRONG_STATUS,
     build_read_lag_failure,
     is_recently_changed,
+    list_requested_entries,
 )
 from mappings.batch_views import EDITABLE_STATUSES, SIGNED_ADDS, Batch, derive_batch_status
 from mappings.current import SUMMARY_PATH
@@ -100,7 +101,8 @@ def has_upstream_batch_requested_payments(batch: Batch) -> SubFlow:
     # Payments are counted, because a client may request equal ones, and the service may reorder
     # them.
     requested_counts = Counter(
-        _build_requested_payment_key(entry, batch.facts.get("currency")) for entry in batch.entries
+        _build_requested_payment_key(entry, batch.facts.get("currency"))
+        for entry in list_requested_entries(batch)
     )
     unrequested: list[Payment] = []
     for payment in batch.payments:

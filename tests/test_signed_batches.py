@@ -891,6 +891,15 @@ async def test_signed_payment_is_accepted_by_the_check_before_start(
         assert start_response["batch"]["totalPayments"] == 2
 
 
+async def insert_at_service(simulator: Simulator, upstream: str, body: bytes) -> None:
+    """Adds a payment as the service's dashboard does, which the gateway does not see."""
+    tenant = simulator.service.find_or_create_tenant()
+    batch = tenant.batches[upstream]
+    payment = batches.parse_payment(tenant, Problems(), json.loads(body), batch)
+    assert payment is not None
+    batches.insert_payment(tenant, batch, payment)
+
+
 @pytest.mark.parametrize("is_edited", [False, True])
 async def test_signed_payment_does_not_explain_another_payment(
     *, is_edited: bool, tmp_path: Path
@@ -906,14 +915,59 @@ async def test_signed_payment_does_not_explain_another_payment(
         assert (
             await send_signed(gateway, "POST", path, build_add_body(recipient, "7.00"))
         ).status == 200
-        body = json.loads(build_add_body(recipient, "8.00" if is_edited else "7.00"))
-        tenant = simulator.service.find_or_create_tenant()
-        payment = batches.parse_payment(tenant, Problems(), body, tenant.batches[upstream])
-        assert payment is not None
-        batches.insert_payment(tenant, tenant.batches[upstream], payment)
+        body = build_add_body(recipient, "8.00" if is_edited else "7.00")
+        await insert_at_service(simulator, upstream, body)
         response = await gateway.request("POST", f"/v1/batches/{batch}/start-processing")
         assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
         assert simulator.service.batch_starts == []
+
+
+@pytest.mark.parametrize("change", ["add", "edit", "description"])
+async def test_later_change_does_not_make_a_payment_added_elsewhere_a_requested_one(
+    change: str, tmp_path: Path
+) -> None:
+    legacy = {"verify_before_start": "refuse"}
+    async with open_gateway_and_service(tmp_path, build_service(inferred=True), legacy=legacy) as (
+        gateway,
+        simulator,
+    ):
+        recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
+        (payment,) = await load_payment_ids(gateway, batch)
+        await insert_at_service(simulator, upstream, build_add_body(recipient, "7.00"))
+        added = {"recipient": {"id": recipient}, "sourceAmount": "6.00"}
+        changes = {
+            "add": ("POST", f"/batches/{batch}/payments", added),
+            "edit": ("PATCH", f"/batches/{batch}/payments/{payment}", {"sourceAmount": "8.00"}),
+            "description": ("PATCH", f"/batches/{batch}", {"description": "payday"}),
+        }
+        await request_successfully(gateway, *changes[change])
+        start_path = f"/v1/batches/{batch}/start-processing"
+        response = await gateway.request("POST", start_path)
+        assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
+        assert simulator.service.batch_starts == []
+        # A client that changes the payment itself requests it.
+        payment = (await load_payment_ids(gateway, batch))[1]
+        await edit_payment(gateway, batch, "9.00", payment)
+        assert (await gateway.request("POST", start_path)).status == 200
+
+
+async def test_legacy_addition_after_a_signed_one_does_not_delay_an_edit(tmp_path: Path) -> None:
+    legacy = {"verify_before_start": "refuse"}
+    async with open_gateway_and_service(tmp_path, build_service(inferred=False), legacy=legacy) as (
+        gateway,
+        simulator,
+    ):
+        recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
+        path = f"/batches/{upstream}/payments"
+        assert (
+            await send_signed(gateway, "POST", path, build_add_body(recipient, "7.00"))
+        ).status == 200
+        added = {"recipient": {"id": recipient}, "sourceAmount": "6.00"}
+        await request_successfully(gateway, "POST", f"/batches/{batch}/payments", added)
+        first_payment = (await load_payment_ids(gateway, batch))[0]
+        assert (await edit_payment(gateway, batch, "9.00", first_payment)).status == 200
+        answer = await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
+        assert (answer["batch"]["amount"], answer["batch"]["totalPayments"]) == ("22.00", 3)
 
 
 async def test_refused_signed_payment_is_not_recorded(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from mappings import money
 from mappings.balances import read_balances
+from mappings.batch_reads import build_payment_entry
 from mappings.batch_views import build_batch, build_legacy_batch
-from mappings.drafts import build_entries_from_batch
 from mappings.effects import JSON, Answer, Request
 from mappings.objects import build_legacy_payment
 
@@ -38,7 +38,7 @@ def test_number_has_one_format_everywhere(number: JSON, text: str) -> None:
         text,
         text,
     )
-    assert build_entries_from_batch(batch, datetime.now(UTC))[0]["sourceAmount"] == text
+    assert build_payment_entry(batch.payments[0])["sourceAmount"] == text
     assert read_one_balance(number) == text
 
 
