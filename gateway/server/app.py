@@ -32,8 +32,8 @@ from gateway.server.admin_server import AdminServer
 from gateway.server.assembly import Clocks, GatewayParts
 from gateway.server.http_server import HttpServer
 from gateway.server.listener import (
-    Listener,
     WorkerPorts,
+    find_bound_port,
     start_admin_listener,
     start_client_listener,
 )
@@ -70,7 +70,7 @@ class RunningGateway:
     settings: ServerSettings
     port: int
     admin_port: int
-    listener: Listener
+    listener: asyncio.Server
     server: HttpServer
     load: LoadShedder
 
@@ -150,7 +150,7 @@ async def run_gateway(
         admin_server = await stack.enter_async_context(AdminServer(admin_application))
         admin_port = await start_admin_listener(stack, settings, admin_server, worker_ports)
         await _warn_about_database_without_keys(parts.store)
-        ports = listener.port, admin_port
+        ports = find_bound_port(listener), admin_port
         yield RunningGateway(settings.server, *ports, listener, server, parts.load)
 
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from gateway.config.sections import build_url
 from gateway.config.settings import ConfigurationError, Settings
 from gateway.operator.preflight import check_settings_are_runnable
 from gateway.server.admin_server import AdminServer
-from gateway.server.listener import Listener, bind_sockets, find_bound_port, reserve_port
+from gateway.server.listener import find_bound_port, open_port, reserve_port
 from gateway.server.process import (
     ProcessLifetime,
     calculate_max_shutdown_seconds,
@@ -178,8 +178,8 @@ async def supervise_workers(settings: Settings, announce: Callable[[str, str], N
     check_settings_are_runnable(settings)
     server = settings.server
     # Before any worker starts, so that a port in use is reported at once, and only once.
-    reserved_sockets = reserve_port(server.host, server.port, "SERVER__PORT")
-    port = find_bound_port(reserved_sockets)
+    reserved_port = await reserve_port(server.host, server.port, "SERVER__PORT")
+    port = find_bound_port(reserved_port)
     with _create_socket_folder() as folder:
         file = settings.config_file.path
         start = str(file) if file else None, port
@@ -269,12 +269,10 @@ async def _serve_admin_port(settings: Settings, workers: list[Worker]) -> AsyncI
         # Authenticated here and not in the workers, whose sockets only this process can reach.
         [create_auth_middleware(server)],
     )
-    sockets = bind_sockets(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT")
-    async with (
-        AdminServer(application) as admin_server,
-        Listener(admin_server, sockets) as listener,
-    ):
-        yield listener.port
+    address = server.admin_host, server.admin_port, "SERVER__ADMIN_PORT"
+    async with AdminServer(application) as admin_server:
+        with closing(await open_port(admin_server, *address)) as listener:
+            yield find_bound_port(listener)
 
 
 @contextmanager
