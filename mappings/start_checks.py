@@ -11,6 +11,7 @@ from mappings.batch_reads import (
     SUMMARIES_PER_CHUNK,
     WRONG_STATUS,
     build_read_lag_failure,
+    has_last_changes,
     is_recently_changed,
     list_requested_entries,
 )
@@ -47,7 +48,8 @@ def check_start_and_list_notices(request: Request, batch: Batch) -> SubFlow:
     if (yield from has_upstream_batch_requested_payments(batch)):
         return ()
     if request.options.verify_before_start == "refuse":
-        raise Invalid(WRONG_STATUS)
+        is_up_to_date = has_last_changes(batch, (), request.now)
+        raise Invalid(WRONG_STATUS) if is_up_to_date else build_read_lag_failure()
     return ("started a batch whose payments differ from those requested through the gateway",)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from time import time
 
+import pytest
+
 from tests.payouts import (
     create_batch,
     create_recipient,
@@ -92,3 +94,28 @@ async def test_payment_that_nothing_shows_yet_has_an_id_by_which_it_is_found(
         assert answer["payment"]["sourceAmount"] == "40.00"
         await request_successfully(gateway, "DELETE", f"{path}/{payment}")
         assert await load_payment_ids(gateway, batch) == []
+
+
+@pytest.mark.parametrize("change", ["add", "edit"])
+async def test_start_is_not_refused_for_a_change_that_the_service_does_not_show_yet(
+    change: str, tmp_path: Path
+) -> None:
+    service, legacy = Service(seed=1), {"verify_before_start": "refuse"}
+    async with open_gateway_and_service(tmp_path, service, legacy=legacy) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "10.00")
+        summary = await load_service_summary(gateway, service)
+        if change == "add":
+            added = {"recipient": {"id": recipient}, "sourceAmount": "20.00"}
+            await request_successfully(gateway, "POST", f"/batches/{batch}/payments", added)
+        else:
+            (payment,) = await load_payment_ids(gateway, batch)
+            path = f"/batches/{batch}/payments/{payment}"
+            await request_successfully(gateway, "PATCH", path, {"sourceAmount": "30.00"})
+        show_summary(service, summary)
+        response = await gateway.request("POST", f"/v1/batches/{batch}/start-processing")
+        assert (response.status, "Retry-After" in response.headers) == (500, True)
+        assert service.batch_starts == []
+        service.faults.clear()
+        answer = await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
+        assert answer["batch"]["amount"] == "30.00"
