@@ -196,9 +196,7 @@ async def replace_credentials(store: Store, tenant: Tenant, credentials: Credent
 _KEY_COLUMNS = (*api_keys.c, tenant_credentials.c.access_key, tenant_credentials.c.secret)
 
 
-_CHANGE_COUNT_STATEMENT = Statement(
-    lambda _kind: select(counters.c.value).where(counters.c.name == CHANGES)
-)
+_CHANGE_COUNT_STATEMENT = Statement(select(counters.c.value).where(counters.c.name == CHANGES))
 
 
 async def fetch_key_change_count(tx: Transaction) -> int:

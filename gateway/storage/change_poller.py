@@ -28,7 +28,7 @@ POLL_SECONDS = 0.5
 ChangeCounts = Mapping[str, int]
 """Numbers of changes by name; a name is missing until its first change."""
 
-_SELECT_COUNTS = Statement(lambda _kind: select(counters.c.name, counters.c.value))
+_SELECT_COUNTS = Statement(select(counters.c.name, counters.c.value))
 
 
 def build_erasure_count_name(tenant: Tenant) -> str:

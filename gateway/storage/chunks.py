@@ -35,19 +35,15 @@ _IS_TEXT = and_(
     text_chunks.c.holder == bindparam("text_holder"), text_chunks.c.name == bindparam("text_name")
 )
 _SELECT_SLICE = Statement(
-    lambda _kind: (
-        select(text_chunks.c.ciphertext)
-        .where(
-            _IS_TEXT,
-            text_chunks.c.number >= bindparam("first"),
-            text_chunks.c.number < bindparam("end"),
-        )
-        .order_by(text_chunks.c.number)
+    select(text_chunks.c.ciphertext)
+    .where(
+        _IS_TEXT,
+        text_chunks.c.number >= bindparam("first"),
+        text_chunks.c.number < bindparam("end"),
     )
+    .order_by(text_chunks.c.number)
 )
-_DELETE = Statement(
-    lambda _kind: delete(text_chunks).where(text_chunks.c.holder == bindparam("text_holder"))
-)
+_DELETE = Statement(delete(text_chunks).where(text_chunks.c.holder == bindparam("text_holder")))
 
 
 class ChunkMissing(StoreUnavailable):

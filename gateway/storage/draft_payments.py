@@ -32,23 +32,19 @@ _is_of_batch = and_(
 )
 _is_row = and_(_is_of_batch, _columns.payment_id == bindparam("payment_id"))
 _selected = select(_columns.payment_id, _columns.position, _columns.sealed)
-_SELECT_ONE = Statement(lambda _kind: _selected.where(_is_row))
+_SELECT_ONE = Statement(_selected.where(_is_row))
 _SELECT_NEXT = Statement(
-    lambda _kind: (
-        _selected.where(_is_of_batch, _columns.position > bindparam("after"))
-        .order_by(_columns.position)
-        .limit(_ROWS_PER_READ)
-    )
+    _selected.where(_is_of_batch, _columns.position > bindparam("after"))
+    .order_by(_columns.position)
+    .limit(_ROWS_PER_READ)
 )
 _SELECT_LAST_POSITION = Statement(
-    lambda _kind: (
-        select(_columns.position).where(_is_of_batch).order_by(_columns.position.desc()).limit(1)
-    )
+    select(_columns.position).where(_is_of_batch).order_by(_columns.position.desc()).limit(1)
 )
 # A changed payment stays at its position.
 _UPSERT = build_upsert_statement(draft_payments, ("sealed",), inserted=("position",))
-_DELETE = Statement(lambda _kind: delete(draft_payments).where(_is_row))
-_DELETE_ALL = Statement(lambda _kind: delete(draft_payments).where(_is_of_batch))
+_DELETE = Statement(delete(draft_payments).where(_is_row))
+_DELETE_ALL = Statement(delete(draft_payments).where(_is_of_batch))
 
 
 class DraftPaymentRows:

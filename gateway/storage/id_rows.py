@@ -73,37 +73,31 @@ def _build_id_pairs_query(*conditions: ColumnElement[bool]) -> Select[Any]:
 class _IdPairStatements:
     def __init__(self, column: ColumnElement[str]) -> None:
         # For a list of values, SQLite builds a table each time.
-        self.select_one = Statement(
-            lambda _kind: _build_id_pairs_query(column == bindparam("name"))
-        )
-        self.select_some = Statement(lambda _kind: _build_id_pairs_query(AnyOf(column, "names")))
+        self.select_one = Statement(_build_id_pairs_query(column == bindparam("name")))
+        self.select_some = Statement(_build_id_pairs_query(AnyOf(column, "names")))
 
 
 _BY_LEGACY = _IdPairStatements(legacy_ids.c.legacy_id)
 _BY_CURRENT = _IdPairStatements(legacy_ids.c.current_id)
 _IMPORTED = Statement(
-    lambda _kind: _build_id_pairs_query(
-        AnyOf(legacy_ids.c.current_id, "names"), legacy_ids.c.imported
-    )
+    _build_id_pairs_query(AnyOf(legacy_ids.c.current_id, "names"), legacy_ids.c.imported)
 )
 
 _CREATED = Statement(
     # The ids of objects that requests created at the current service.
-    lambda _kind: (
-        select(operation_objects.c.object_id)
-        .join(
-            upstream_writes,
-            and_(
-                upstream_writes.c.operation_id == operation_objects.c.operation_id,
-                upstream_writes.c.object_id == operation_objects.c.object_id,
-            ),
-        )
-        .join(operations, operations.c.id == operation_objects.c.operation_id)
-        .where(
-            *(operation_objects.c[name] == bindparam(name) for name in ("merchant", "environment")),
-            AnyOf(operation_objects.c.object_id, "names"),
-            ~operations.c.operation.startswith(FORWARDED_PREFIX),
-        )
+    select(operation_objects.c.object_id)
+    .join(
+        upstream_writes,
+        and_(
+            upstream_writes.c.operation_id == operation_objects.c.operation_id,
+            upstream_writes.c.object_id == operation_objects.c.object_id,
+        ),
+    )
+    .join(operations, operations.c.id == operation_objects.c.operation_id)
+    .where(
+        *(operation_objects.c[name] == bindparam(name) for name in ("merchant", "environment")),
+        AnyOf(operation_objects.c.object_id, "names"),
+        ~operations.c.operation.startswith(FORWARDED_PREFIX),
     )
 )
 

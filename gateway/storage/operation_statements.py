@@ -118,60 +118,52 @@ def _build_overlap_conditions(
 
 
 SELECT_RELATED = Statement(
-    lambda _kind: _build_related_operations_query(AnyOf(operation_objects.c.object_id, "objects"))
+    _build_related_operations_query(AnyOf(operation_objects.c.object_id, "objects"))
 )
 SELECT_RELATED_BY_ONE_OBJECT = Statement(
-    lambda _kind: _build_related_operations_query(
-        operation_objects.c.object_id == bindparam("object_id")
-    )
+    _build_related_operations_query(operation_objects.c.object_id == bindparam("object_id"))
 )
 """For a list of objects, SQLite builds a table each time."""
 
 SELECT_DELIVERING_INSTANCES = Statement(
-    lambda _kind: (
-        select(operations.c.instance, operations.c.idempotency)
-        .distinct()
-        .where(
-            build_tenant_condition(operations),
-            # Each alternative matches a partial index.
-            or_(
-                and_(IS_UNREAD_ANSWER, HAS_FINGERPRINT),
-                and_(
-                    HAS_ANY_IDEMPOTENCY_KEY,
-                    HAS_FINGERPRINT,
-                    _is_in_state(states.ANSWERED),
-                ),
-                and_(
-                    IS_OPEN_OPERATION,
-                    HAS_FINGERPRINT,
-                    IS_DONE,
-                    operations.c.is_client_disconnected.is_(False),
-                ),
+    select(operations.c.instance, operations.c.idempotency)
+    .distinct()
+    .where(
+        build_tenant_condition(operations),
+        # Each alternative matches a partial index.
+        or_(
+            and_(IS_UNREAD_ANSWER, HAS_FINGERPRINT),
+            and_(
+                HAS_ANY_IDEMPOTENCY_KEY,
+                HAS_FINGERPRINT,
+                _is_in_state(states.ANSWERED),
             ),
-            operations.c.key_id == bindparam("key_id"),
-            operations.c.instance != bindparam("instance"),
-            or_(IS_DONE, operations.c.ended_at > bindparam("since")),
-        )
+            and_(
+                IS_OPEN_OPERATION,
+                HAS_FINGERPRINT,
+                IS_DONE,
+                operations.c.is_client_disconnected.is_(False),
+            ),
+        ),
+        operations.c.key_id == bindparam("key_id"),
+        operations.c.instance != bindparam("instance"),
+        or_(IS_DONE, operations.c.ended_at > bindparam("since")),
     )
 )
 SELECT_UNFINISHED = Statement(
-    lambda _kind: (
-        select(*(operations.c[name] for name in SUMMARY_COLUMNS))
-        .where(UNFINISHED)
-        .order_by(operations.c.started_at, operations.c.id)
-    )
+    select(*(operations.c[name] for name in SUMMARY_COLUMNS))
+    .where(UNFINISHED)
+    .order_by(operations.c.started_at, operations.c.id)
 )
 SELECT_BY_OBJECT = Statement(
-    lambda _kind: select(operation_objects.c.operation_id, operation_objects.c.object_id).where(
+    select(operation_objects.c.operation_id, operation_objects.c.object_id).where(
         build_tenant_condition(operation_objects),
         AnyOf(operation_objects.c.object_id, "objects"),
         AnyOf(operation_objects.c.operation_id, "operation_ids"),
     )
 )
-SELECT_FREEZES = Statement(lambda _kind: select(freezes.c.merchant, freezes.c.environment))
-SELECT_RESTORED = Statement(
-    lambda _kind: select(counters.c.value).where(counters.c.name == RESTORED)
-)
+SELECT_FREEZES = Statement(select(freezes.c.merchant, freezes.c.environment))
+SELECT_RESTORED = Statement(select(counters.c.value).where(counters.c.name == RESTORED))
 
 
 _INSERTED_COLUMNS = (
@@ -241,14 +233,12 @@ def build_fenced_update(
         or_(*(_is_in_state(source) for source in sources or (states.RUNNING,))),
         *((_IS_NOT_FROZEN,) if refuses_if_frozen else ()),
     )
-    return Statement(lambda _kind: update(operations).where(is_allowed), columns)
+    return Statement(update(operations).where(is_allowed), columns)
 
 
 UPSERT_STEPS = build_upsert_statement(operation_steps, ("results",))
 DELETE_STEPS = Statement(
-    lambda _kind: delete(operation_steps).where(
-        operation_steps.c.operation_id == bindparam("operation_id")
-    )
+    delete(operation_steps).where(operation_steps.c.operation_id == bindparam("operation_id"))
 )
 ANSWER_HOLDER_PREFIX = "answer "
 """Prefix of the holder of a response's chunks, which may be stored longer than other texts."""
@@ -271,46 +261,38 @@ def _build_closing_update(*conditions: ColumnElement[bool]) -> Any:
     )
 
 
-CLOSE_WITHOUT_REQUEST = Statement(lambda _kind: _build_closing_update(_ARE_DONE, _HAS_NO_REQUEST))
+CLOSE_WITHOUT_REQUEST = Statement(_build_closing_update(_ARE_DONE, _HAS_NO_REQUEST))
 CLOSE_ONE_WITHOUT_REQUEST = Statement(
-    lambda _kind: _build_closing_update(
-        operations.c.id == bindparam("operation_id"), IS_DONE, _HAS_NO_REQUEST
-    )
+    _build_closing_update(operations.c.id == bindparam("operation_id"), IS_DONE, _HAS_NO_REQUEST)
 )
 SELECT_DONE = Statement(
     # Locked: one that is taken over before it is closed needs its texts.
-    lambda _kind: (
-        select(operations.c.id).where(_ARE_DONE).order_by(operations.c.id).with_for_update()
-    )
+    select(operations.c.id).where(_ARE_DONE).order_by(operations.c.id).with_for_update()
 )
-CLOSE = Statement(lambda _kind: _build_closing_update(_ARE_DONE))
+CLOSE = Statement(_build_closing_update(_ARE_DONE))
 """The response stays for a while, because a connection reset may yet show that its client has not
 read it."""
 
 RECORD_REPLAY = Statement(
-    lambda _kind: (
-        update(operations)
-        .where(
-            operations.c.id == bindparam("operation_id"),
-            or_(IS_DONE, _is_in_state(states.ANSWERED)),
-        )
-        # The client of this response is connected: its delivery is reported again, by the instance
-        # that sends it.
-        .values(is_client_disconnected=False)
-    ),
+    update(operations)
+    .where(
+        operations.c.id == bindparam("operation_id"),
+        or_(IS_DONE, _is_in_state(states.ANSWERED)),
+    )
+    # The client of this response is connected: its delivery is reported again, by the instance
+    # that sends it.
+    .values(is_client_disconnected=False),
     ["ended_at", "instance"],
 )
 REOPEN_OPERATION = Statement(
-    lambda _kind: (
-        update(operations)
-        .where(
-            operations.c.id == bindparam("operation_id"),
-            _is_in_state(states.ANSWERED),
-            operations.c.response.is_not(None),
-        )
-        # Marked as disconnected, so that a retry does not wait for another report of its delivery.
-        .values(state=states.DONE, ended_at=None, is_client_disconnected=True)
+    update(operations)
+    .where(
+        operations.c.id == bindparam("operation_id"),
+        _is_in_state(states.ANSWERED),
+        operations.c.response.is_not(None),
     )
+    # Marked as disconnected, so that a retry does not wait for another report of its delivery.
+    .values(state=states.DONE, ended_at=None, is_client_disconnected=True)
 )
 
 INSERT_OBJECTS = build_insert_if_absent_statement(
@@ -319,7 +301,7 @@ INSERT_OBJECTS = build_insert_if_absent_statement(
 _, *_WRITE_COLUMNS = Write.__struct_fields__  # the first is in the key
 UPSERT_WRITE = build_upsert_statement(upstream_writes, (*TENANT_COLUMNS, *_WRITE_COLUMNS))
 UPDATE_WRITE = Statement(
-    lambda _kind: update(upstream_writes).where(
+    update(upstream_writes).where(
         upstream_writes.c.operation_id == bindparam("operation_id"),
         upstream_writes.c.number == bindparam("number"),
         # Its outcome is recorded once; the same one again changes nothing.
@@ -331,48 +313,44 @@ _created = operation_objects.alias("created")
 SELECT_OVERWRITING = Statement(
     # Operations that ended after ``since``, or have not ended, and name an object or one that
     # ``operation_id`` created: one that its request does not name.
-    lambda _kind: (
-        select(operations.c.id)
-        .join(operation_objects, operation_objects.c.operation_id == operations.c.id)
-        .where(
-            build_tenant_condition(operation_objects),
-            or_(
-                operation_objects.c.object_id == bindparam("object_id"),
-                operation_objects.c.object_id.in_(
-                    select(_created.c.object_id).where(
-                        _created.c.operation_id == bindparam("operation_id"),
-                        not_(AnyOf(_created.c.object_id, "named_ids")),
-                    )
-                ),
-            ),
-            AnyOf(operations.c.operation, "names"),
-            operations.c.fingerprint != bindparam("fingerprint"),
-            ~_is_in_state(states.UNDONE),
-            # One with a key may have been refused.
-            operations.c.idempotency.is_(None),
-            or_(
-                operations.c.ended_at.is_(None),
-                operations.c.ended_at > bindparam("since", type_=operations.c.ended_at.type),
-            ),
-        )
-        .limit(1)
-    )
-)
-SELECT_CLAIM_OF_OTHERS = Statement(
-    lambda _kind: (
-        select(upstream_writes.c.operation_id)
-        .where(
-            upstream_writes.c.operation_id.in_(
-                select(operation_objects.c.operation_id).where(
-                    build_tenant_condition(operation_objects),
-                    operation_objects.c.object_id == bindparam("object_id"),
-                    operation_objects.c.operation_id != bindparam("operation_id"),
+    select(operations.c.id)
+    .join(operation_objects, operation_objects.c.operation_id == operations.c.id)
+    .where(
+        build_tenant_condition(operation_objects),
+        or_(
+            operation_objects.c.object_id == bindparam("object_id"),
+            operation_objects.c.object_id.in_(
+                select(_created.c.object_id).where(
+                    _created.c.operation_id == bindparam("operation_id"),
+                    not_(AnyOf(_created.c.object_id, "named_ids")),
                 )
             ),
-            upstream_writes.c.object_id == bindparam("object_id"),
-        )
-        .limit(1)
+        ),
+        AnyOf(operations.c.operation, "names"),
+        operations.c.fingerprint != bindparam("fingerprint"),
+        ~_is_in_state(states.UNDONE),
+        # One with a key may have been refused.
+        operations.c.idempotency.is_(None),
+        or_(
+            operations.c.ended_at.is_(None),
+            operations.c.ended_at > bindparam("since", type_=operations.c.ended_at.type),
+        ),
     )
+    .limit(1)
+)
+SELECT_CLAIM_OF_OTHERS = Statement(
+    select(upstream_writes.c.operation_id)
+    .where(
+        upstream_writes.c.operation_id.in_(
+            select(operation_objects.c.operation_id).where(
+                build_tenant_condition(operation_objects),
+                operation_objects.c.object_id == bindparam("object_id"),
+                operation_objects.c.operation_id != bindparam("operation_id"),
+            )
+        ),
+        upstream_writes.c.object_id == bindparam("object_id"),
+    )
+    .limit(1)
 )
 
 
@@ -393,29 +371,22 @@ def _build_unseen_batches_query() -> Any:
 
 
 SELECT_CHANGES_SINCE = Statement(
-    lambda _kind: (
-        select(upstream_writes.c.path, upstream_writes.c.object_id, upstream_writes.c.recorded_at)
-        .where(
-            build_tenant_condition(operation_objects),
-            operation_objects.c.object_id == bindparam("object_id"),
-            operations.c.id == operation_objects.c.operation_id,
-            # A recipient that was just created shows no earlier value.
-            operations.c.operation != "create_recipient",
-            upstream_writes.c.operation_id == operations.c.id,
-            or_(
-                *(
-                    _is_in_state(each, upstream_writes)
-                    for each in (states.ANSWERED, states.CONFIRMED)
-                )
-            ),
-            upstream_writes.c.resolved_at > bindparam("since"),
-        )
-        .order_by(upstream_writes.c.recorded_at)
+    select(upstream_writes.c.path, upstream_writes.c.object_id, upstream_writes.c.recorded_at)
+    .where(
+        build_tenant_condition(operation_objects),
+        operation_objects.c.object_id == bindparam("object_id"),
+        operations.c.id == operation_objects.c.operation_id,
+        # A recipient that was just created shows no earlier value.
+        operations.c.operation != "create_recipient",
+        upstream_writes.c.operation_id == operations.c.id,
+        or_(*(_is_in_state(each, upstream_writes) for each in (states.ANSWERED, states.CONFIRMED))),
+        upstream_writes.c.resolved_at > bindparam("since"),
     )
+    .order_by(upstream_writes.c.recorded_at)
 )
-SELECT_UNSEEN_BATCHES = Statement(lambda _kind: _build_unseen_batches_query())
+SELECT_UNSEEN_BATCHES = Statement(_build_unseen_batches_query())
 SELECT_RIVALS = Statement(
-    lambda _kind: select(operations.c.id, operations.c.instance).where(
+    select(operations.c.id, operations.c.instance).where(
         build_tenant_condition(operations),
         IS_OPEN_OPERATION,
         _is_in_state(states.RUNNING),
@@ -430,7 +401,7 @@ SELECT_RIVALS = Statement(
 _batch_services = STATE_TABLES[ROUTING_KIND].table
 DELETE_ROUTING_MARKS = Statement(
     # A mark that another operation uses too names no operation.
-    lambda _kind: delete(_batch_services).where(
+    delete(_batch_services).where(
         build_tenant_condition(_batch_services),
         _batch_services.c.id.in_(
             select(operation_objects.c.object_id).where(

@@ -460,7 +460,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
 
 _get_start = attrgetter("started_at", "id")
 _SUBJECTS_QUERY = Statement(
-    lambda _kind: select(operation_objects).where(AnyOf(operation_objects.c.operation_id, "ids"))
+    select(operation_objects).where(AnyOf(operation_objects.c.operation_id, "ids"))
 )
 _WRITES = (
     select(
@@ -470,10 +470,8 @@ _WRITES = (
     .where(AnyOf(upstream_writes.c.operation_id, "ids"))
     .order_by(upstream_writes.c.number)
 )
-_WRITES_QUERY = Statement(lambda _kind: _WRITES)
-_OPERATOR_OUTCOMES_QUERY = Statement(
-    lambda _kind: _WRITES.where(upstream_writes.c.operator_outcome.is_not(None))
-)
+_WRITES_QUERY = Statement(_WRITES)
+_OPERATOR_OUTCOMES_QUERY = Statement(_WRITES.where(upstream_writes.c.operator_outcome.is_not(None)))
 
 
 def _group_object_ids(rows: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:

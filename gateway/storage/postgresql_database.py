@@ -196,7 +196,7 @@ _INSTANCE_LOCKS = text(
     " (SELECT oid FROM pg_database WHERE datname = current_database())"
     " AND classid = :lock_class"
 )
-_CLOCK = Statement(lambda _kind: text("SELECT clock_timestamp()"))
+_CLOCK = Statement(text("SELECT clock_timestamp()"))
 _LOCK = "SELECT pg_advisory_xact_lock($1, hashtext(name)) FROM unnest($2::text[]) AS name"
 
 

@@ -60,7 +60,7 @@ async def _load_restore_state(tx: Transaction) -> RestoreState:
 
 
 _SELECT_STATE = Statement(
-    lambda _kind: union_all(
+    union_all(
         select(counters.c.name, counters.c.value).where(
             or_(counters.c.name == GENERATION, counters.c.name == RESTORED)
         ),

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import JSON, ColumnElement, Dialect, Table, Text, bindparam, func
+from sqlalchemy import JSON, ColumnElement, Dialect, Executable, Table, Text, bindparam, func
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.ext.compiler import compiles
@@ -56,19 +56,22 @@ class CompiledStatement:
 class Statement:
     """A statement that is compiled when it is first used.
 
-    ``build`` receives the dialect's module, whose ``insert`` supports ``ON CONFLICT``. ``columns``
-    are the columns that an INSERT or UPDATE sets, each from a parameter of its own name; all other
-    parameters are ``bindparam``s.
+    One that differs between the databases is built by a function of the dialect's module, whose
+    ``insert`` supports ``ON CONFLICT``. ``columns`` are the columns that an INSERT or UPDATE sets,
+    each from a parameter of its own name; all other parameters are ``bindparam``s.
     """
 
-    def __init__(self, build: Callable[[ModuleType], Any], columns: Sequence[str] = ()) -> None:
-        self._build = build
+    def __init__(
+        self, source: Executable | Callable[[ModuleType], Any], columns: Sequence[str] = ()
+    ) -> None:
+        self._source = source
         self._columns = list(columns)
         self.compiled: dict[DialectName, CompiledStatement] = {}
 
     def compile_for_dialect(self, name: DialectName) -> CompiledStatement:
         if (compiled := self.compiled.get(name)) is None:
-            statement = self._build(DIALECTS[name][0])
+            source = self._source
+            statement = source if isinstance(source, Executable) else source(DIALECTS[name][0])
             compiled = self.compiled[name] = compile_statement(statement, name, self._columns)
         return compiled
 

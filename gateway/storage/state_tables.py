@@ -111,11 +111,11 @@ class StateTable:
         is_this = and_(is_own, table.c.id == bindparam("id"))
         selected = select(table.c.id, *(table.c[column] for column in columns))
         own_rows = self.own_rows = selected.where(is_own)
-        self.select_one = Statement(lambda _kind: selected.where(is_this))
-        self.select_all = Statement(lambda _kind: own_rows)
-        self.select_first = Statement(lambda _kind: own_rows.limit(FEW + 1))
-        self.select_some = Statement(lambda _kind: own_rows.where(AnyOf(table.c.id, "ids")))
-        self.delete = Statement(lambda _kind: delete(table).where(is_this))
+        self.select_one = Statement(selected.where(is_this))
+        self.select_all = Statement(own_rows)
+        self.select_first = Statement(own_rows.limit(FEW + 1))
+        self.select_some = Statement(own_rows.where(AnyOf(table.c.id, "ids")))
+        self.delete = Statement(delete(table).where(is_this))
         self.upsert = build_upsert_statement(table, (*columns, "updated_at"))
 
     def encode_columns(self, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -253,9 +253,7 @@ STATE_TABLES: Mapping[str, StateTable] = {
 id_redirects, batch_payments, signed_changes = (
     STATE_TABLES[kind].table for kind in ("alias", "payments", "signed")
 )
-SELECT_SUPERSEDED = Statement(
-    lambda _kind: STATE_TABLES["alias"].own_rows.where(text(IS_SUPERSEDED))
-)
+SELECT_SUPERSEDED = Statement(STATE_TABLES["alias"].own_rows.where(text(IS_SUPERSEDED)))
 Index(
     "ix_id_redirects_superseded",
     id_redirects.c.merchant,

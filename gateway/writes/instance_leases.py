@@ -39,7 +39,7 @@ SOLE_RENEWAL_SECONDS = 5.0
 """Seconds between renewals of a process that is alone on its database."""
 _POLL_SECONDS = 0.1
 
-_SELECT_INSTANCES = Statement(lambda _kind: select(instances))
+_SELECT_INSTANCES = Statement(select(instances))
 _UPSERT_INSTANCE = build_upsert_statement(instances, ("renewed_at",))
 
 

@@ -96,7 +96,7 @@ def _object_of_another_write_is_claimed() -> Iterator[tuple[Any, str, Any]]:
 
 def _lost_fence_is_ignored() -> Iterator[tuple[Any, str, Any]]:
     of_operation = operations.c.id == bindparam("operation_id")
-    unfenced = Statement(lambda _kind: update(operations).where(of_operation).values(reason=None))
+    unfenced = Statement(update(operations).where(of_operation).values(reason=None))
 
     async def build_unfenced_update(_writer: Any, _tx: Any, record: Any, *_: Any) -> Any:
         return unfenced, {"operation_id": record.id}

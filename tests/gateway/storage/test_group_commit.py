@@ -25,7 +25,7 @@ ACME = Tenant("acme", "live")
 
 PUT_STATEMENT = build_upsert_statement(capabilities, ("value", "learned_at"))
 READ_STATEMENT = Statement(
-    lambda _kind: select(capabilities.c.value).where(capabilities.c.name == bindparam("name"))
+    select(capabilities.c.value).where(capabilities.c.name == bindparam("name"))
 )
 
 
