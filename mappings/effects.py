@@ -13,15 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from datetime import datetime, timedelta
+from typing import Any, Literal
 
 import msgspec
 
 from mappings.failures import Invalid, Problem, ProblemList, Refused, list_enclosing_fields
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 JSON = Any
 """``str``, ``Decimal``, ``int``, ``bool``, ``None``, ``dict`` or ``list``.

@@ -12,13 +12,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from cachetools import TTLCache
 
 from gateway.auth.key_rows import (
     CHANGES,
+    AnyRow,
     decrypt_credentials,
     fetch_active_key_and_change_count,
     fetch_key_change_count,
@@ -27,17 +29,11 @@ from gateway.auth.key_rows import (
 from gateway.auth.signing import Credentials
 from gateway.auth.single_flight import SingleFlight
 from gateway.http.client_address import Address, Network, is_address_allowed, parse_networks
-from gateway.storage import StoreUnavailable
+from gateway.observability.request_series import RequestSource
+from gateway.storage import Store, StoreUnavailable
+from gateway.storage.change_poller import ChangeCounts
+from gateway.storage.database import Transaction
 from gateway.storage.tenants import Tenant
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from gateway.auth.key_rows import AnyRow
-    from gateway.observability.request_series import RequestSource
-    from gateway.storage import Store
-    from gateway.storage.change_poller import ChangeCounts
-    from gateway.storage.database import Transaction
 
 GRACE_SECONDS = 600.0
 MAX_KEY_CHARACTERS = 512

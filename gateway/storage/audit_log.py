@@ -9,18 +9,16 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from sqlalchemy import select
 
+from gateway.storage.database import Transaction
 from gateway.storage.sql import Statement
+from gateway.storage.store import Store
 from gateway.storage.tables import audit_events
 from gateway.storage.tenants import Tenant
-
-if TYPE_CHECKING:
-    from gateway.storage.database import Transaction
-    from gateway.storage.store import Store
 
 RECIPIENT_ERASED = "erased a recipient"
 

@@ -9,18 +9,15 @@ the file.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
+from gateway.storage.database import Transaction
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.storage.sql import Statement, build_upsert_statement
+from gateway.storage.store import Store
 from gateway.storage.tables import counters
-
-if TYPE_CHECKING:
-    from gateway.storage.database import Transaction
-    from gateway.storage.store import Store
-    from gateway.storage.tenants import Tenant
+from gateway.storage.tenants import Tenant
 
 POLL_SECONDS = 0.5
 """Modes and brownouts are promised to take effect within a second."""

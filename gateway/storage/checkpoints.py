@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -16,7 +15,7 @@ from gateway.payloads.stored_json import CompressedBuffer
 from gateway.storage import chunks, state_changes
 from gateway.storage import operation_statements as statements
 from gateway.storage.audit_log import INSERT_AUDIT_EVENT, build_event_row
-from gateway.storage.database import FEW
+from gateway.storage.database import FEW, Change, Transaction
 from gateway.storage.id_rows import insert_legacy_ids
 from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.operation_records import (
@@ -30,16 +29,13 @@ from gateway.storage.operation_records import (
     WritesFrozenError,
 )
 from gateway.storage.operation_texts import OperationTexts
+from gateway.storage.sql import Parameters
 from gateway.storage.state_tables import RECIPIENT_LOCK_KIND
+from gateway.storage.store import Store
+from gateway.storage.tenants import Tenant
 from gateway.writes.states import IN_DOUBT, RUNNING
 from mappings.current import ID_PATTERN
 from mappings.effects import CompareAndSet
-
-if TYPE_CHECKING:
-    from gateway.storage.database import Change, Transaction
-    from gateway.storage.sql import Parameters
-    from gateway.storage.store import Store
-    from gateway.storage.tenants import Tenant
 
 _PATH_IDS = re.compile(rf"(?<=/){ID_PATTERN}(?=[/?]|$)")
 """Matches the ids in a path; an action such as `start-processing` is not an id."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import and_, bindparam, delete, select
 
@@ -13,11 +13,9 @@ from gateway.storage.database import FEW, Transaction
 from gateway.storage.encryption import EncryptionContext
 from gateway.storage.sql import Parameters, Statement, build_upsert_statement
 from gateway.storage.state_tables import draft_payments
+from gateway.storage.store import Store
 from gateway.storage.tenants import Tenant
 from mappings.lazy_sequences import SLICE_SIZE, SerializedSequence
-
-if TYPE_CHECKING:
-    from gateway.storage.store import Store
 
 DRAFT_PAYMENTS = "draft payments"
 """Kind whose facts are the entries of a draft, by payment id, in their order."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, insert, select, text
 
 from gateway.storage.audit_log import record_audit_event
+from gateway.storage.database import Transaction
+from gateway.storage.store import Store
 from gateway.storage.tables import freezes
 from gateway.storage.tenants import Tenant
-
-if TYPE_CHECKING:
-    from gateway.storage.database import Transaction
-    from gateway.storage.store import Store
 
 WRITES_FROZEN, WRITES_UNFROZEN = "froze", "unfroze"
 

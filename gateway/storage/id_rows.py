@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, bindparam, select
 
 from gateway.storage.database import FEW, Transaction
 from gateway.storage.sql import AnyOf, Statement, build_insert_if_absent_statement
+from gateway.storage.store import Store
 from gateway.storage.tables import legacy_ids, operation_objects, operations, upstream_writes
+from gateway.storage.tenants import Tenant
 from mappings.forwarded_writes import FORWARDED_PREFIX
-
-if TYPE_CHECKING:
-    from gateway.storage.store import Store
-    from gateway.storage.tenants import Tenant
-
 
 MAX_ROWS_PER_STATEMENT = 500
 """Maximum number of rows that are built and inserted at a time."""

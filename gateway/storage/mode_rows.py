@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from sqlalchemy import delete, select
 
 from gateway.storage.audit_log import record_audit_event
 from gateway.storage.change_poller import increment_change_count
+from gateway.storage.database import Transaction
 from gateway.storage.sql import build_upsert_statement
+from gateway.storage.store import Store
 from gateway.storage.tables import modes
 from gateway.storage.tenants import Tenant
-
-if TYPE_CHECKING:
-    from gateway.storage.database import Transaction
-    from gateway.storage.store import Store
 
 Mode = Literal["translate", "forward", "compare"]
 TRANSLATE: Mode = "translate"

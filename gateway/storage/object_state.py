@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from itertools import chain
 from json.encoder import encode_basestring_ascii
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 from sqlalchemy import select, text
@@ -38,14 +38,11 @@ from gateway.storage.state_tables import (
     STATE_TABLES,
     id_redirects,
 )
+from gateway.storage.store import Store
 from gateway.storage.tables import capabilities
 from gateway.storage.tenants import Tenant
 from mappings.effects import MAX_READ_LAG, CompareAndSet, LoadFacts
 from mappings.lazy_sequences import SLICE_SIZE, LazySequence, iterate_chunks, iterate_slices
-
-if TYPE_CHECKING:
-    from gateway.storage.store import Store
-
 
 CAPABILITY_CHANGES = "capabilities"
 """The name of their change count."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from gateway.payloads.stored_json import StoredText
 from gateway.storage import chunks
+from gateway.storage.database import Transaction
 from gateway.storage.encryption import EncryptionContext
+from gateway.storage.operation_records import OperationRecord
 from gateway.storage.operation_statements import ANSWER_HOLDER_PREFIX
-
-if TYPE_CHECKING:
-    from gateway.storage.database import Transaction
-    from gateway.storage.operation_records import OperationRecord
-    from gateway.storage.store import Store
+from gateway.storage.store import Store
 
 TextColumn = Literal["request", "results", "response"]
 

@@ -17,18 +17,16 @@ import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import Text, delete, func, literal_column, or_, select, union_all
 
 from gateway.storage.audit_log import record_audit_event
+from gateway.storage.database import Transaction
 from gateway.storage.errors import StoreUnavailable
 from gateway.storage.sql import Statement, build_upsert_statement
+from gateway.storage.store import Store
 from gateway.storage.tables import counters, operations
-
-if TYPE_CHECKING:
-    from gateway.storage.database import Transaction
-    from gateway.storage.store import Store
 
 GENERATION, RESTORED = "generation", "restored"
 RESTORE_NOTICED, RESTORE_RECONCILED = "noticed an older state", "reconciled a restored state"

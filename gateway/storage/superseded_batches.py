@@ -10,20 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from sqlalchemy import select, text
 
 from gateway.storage.id_rows import load_legacy_ids
 from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.state_tables import IS_SUPERSEDED, id_redirects
+from gateway.storage.store import Store
 from gateway.storage.tables import UNSEEN_BATCH_CONDITION, operations, upstream_writes
 from gateway.storage.tenants import Tenant
 from mappings.signed_writes import CHANGE
-
-if TYPE_CHECKING:
-    from gateway.storage.store import Store
-
 
 NEVER_START_ADVICE = "never start it"
 

@@ -14,7 +14,6 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -22,11 +21,9 @@ from gateway.observability import metrics
 from gateway.reads.recipient_cache.date_reader import CacheUnavailable, ServiceListReader
 from gateway.reads.recipient_cache.entry import RecipientEntry
 from gateway.reads.recipient_cache.scan import PAGE_SIZE
+from gateway.storage.tenants import Tenant
 from mappings.failures import Unreachable
 from mappings.objects import ARCHIVED
-
-if TYPE_CHECKING:
-    from gateway.storage.tenants import Tenant
 
 CHANGE_DELAY_SECONDS = 10.0
 """A change becomes visible in the service's list at most this long after its update date."""

@@ -6,10 +6,11 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
+from gateway.config.settings import Lists
 from gateway.observability import metrics
 from gateway.reads.recipient_cache.cache import (
     ListRemoteChanges,
@@ -20,12 +21,9 @@ from gateway.reads.recipient_cache.date_reader import CacheUnavailable, ServiceL
 from gateway.reads.recipient_cache.entry import RecipientEntry
 from gateway.reads.recipient_cache.scan import CallService
 from gateway.storage.change_poller import ChangeCounts, build_erasure_count_name
+from gateway.storage.tenants import Tenant
 from gateway.storage.ttl_cache import TtlCache
 from mappings.effects import ListQuery
-
-if TYPE_CHECKING:
-    from gateway.config.settings import Lists
-    from gateway.storage.tenants import Tenant
 
 EVICTABLE_AFTER_SECONDS = 300.0
 """A cache that was not used for this time may be evicted to make room for another."""
