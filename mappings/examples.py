@@ -20,13 +20,12 @@ class ExampleService:
     """The state of the simulated service for one request.
 
     It has one recipient, with the id that was named last, and one batch with the payments that the
-    client's body (``request_body``) and path (``ids``) name. A request with a body finds the
-    recipient without accounts, as the body may add the first one; a request without a body finds it
-    with two.
+    client's body (``request_body``) and path (``ids``) name. The recipient has two accounts, or
+    none if ``has_accounts`` is false: a request may add the first one.
     """
 
-    def __init__(self, request_body: JSON, ids: Mapping[str, str]) -> None:
-        self._recipient = _build_recipient(has_accounts=request_body is None)
+    def __init__(self, request_body: JSON, ids: Mapping[str, str], *, has_accounts: bool) -> None:
+        self._recipient = _build_recipient(has_accounts=has_accounts)
         payment_ids = _list_requested_payment_ids(request_body, ids)
         self._batch = _build_batch([_build_payment(id_, {}) for id_ in payment_ids])
 
@@ -123,7 +122,7 @@ ACCOUNTS: tuple[Mapping[str, JSON], ...] = (
         "recipientAccountId": "A-EXAMPLE2",
         "primary": False,
         "type": WALLET,
-        "emailAddress": "ada@example.com",
+        "emailAddress": "ada.example@example.com",
     },
 )
 

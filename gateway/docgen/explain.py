@@ -191,7 +191,11 @@ def _run_flow(
     operation: Operation, request: Request, explanation: Explanation, settings: Settings
 ) -> Answer:
     # Every object exists and every write succeeds, so that the flow runs to its end.
-    flow, simulated_service = operation.flow(request), ExampleService(request.body, request.ids)
+    # A POST may add the recipient's first account; the other requests change or show existing ones.
+    simulated_service = ExampleService(
+        request.body, request.ids, has_accounts=operation.method != "POST"
+    )
+    flow = operation.flow(request)
     step_result: Any = None
     while True:
         try:

@@ -192,7 +192,8 @@ def _choose_query(operation: Operation, choices: Choices) -> dict[str, str]:
 
 
 def _play_flow(flow: Flow, request: Request, choices: Choices) -> Answer:
-    example_service, step_result, failure = ExampleService(request.body, {}), None, None
+    example_service = ExampleService(request.body, {}, has_accounts=request.body is None)
+    step_result, failure = None, None
     object_states = ObjectStates(choices.choose(STATES))
     for _ in range(MAX_STEPS):
         try:

@@ -143,6 +143,17 @@ def test_requested_objects_are_assumed_to_exist(path: str) -> None:
     assert explain("GET", f"/v1/{path}").refusal is None
 
 
+def test_changed_payout_method_is_assumed_to_exist() -> None:
+    """A client sends what changes; the country of an account that it has is not required."""
+    path = "/v1/recipients/R-1/payout-methods"
+    explanation = explain("PATCH", path, {"accounts": {"bank": {"accountNum": "1234567"}}})
+    assert explanation.refusal is None
+    call = explanation.calls[-1]
+    assert (call.method, call.body) == ("PATCH", {"accountNum": "1234567", "primary": True})
+    explanation = explain("PATCH", path, {"primary": {"method": "wallet", "currency": "USD"}})
+    assert explanation.calls[-1].body["primary"] is True
+
+
 def test_refused_request_shows_errors_and_makes_no_write() -> None:
     explanation = explain("POST", "/v1/recipients", {"type": "individual"})
     assert explanation.refusal is not None
