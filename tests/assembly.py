@@ -193,9 +193,7 @@ async def open_gateway_parts(
     """Parts in front of a service over HTTP."""
     clock = ServiceClock()
     async with open_store(create_database(settings.state)) as store:
-        capabilities = await load_capabilities(
-            ObjectStateStore(store), settings.environments.map_configured_environments_by_name()
-        )
+        capabilities = await load_capabilities(ObjectStateStore(store))
         async with open_upstream_client(
             settings, clock=clock, capabilities=capabilities
         ) as upstream:

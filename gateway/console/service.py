@@ -36,7 +36,7 @@ class ServicePage(Page):
     ) -> web.StreamResponse:
         settings = self._dependencies.settings
         environments = settings.environments.map_configured_environments_by_name()
-        capabilities = await load_capabilities(ObjectStateStore(self._store), environments)
+        capabilities = await load_capabilities(ObjectStateStore(self._store))
         problems = await self._health.find_problems()
         return self._pages.render_page(
             request,

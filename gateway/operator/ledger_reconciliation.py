@@ -436,8 +436,7 @@ async def open_reconciler(settings: Settings, store: Store) -> AsyncIterator[Rec
 async def open_flow_executor(settings: Settings, store: Store) -> AsyncIterator[FlowExecutor]:
     """Opens an executor that shares nothing but the database with a gateway that is running."""
     ledger = ObjectStateStore(store)
-    environments = settings.environments.map_configured_environments_by_name()
-    capabilities = await load_capabilities(ledger, environments)
+    capabilities = await load_capabilities(ledger)
     async with open_upstream_client(settings, capabilities=capabilities) as upstream:
         yield FlowExecutor(
             upstream,

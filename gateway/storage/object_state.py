@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from datetime import datetime
 from functools import partial
 from itertools import chain
 from json.encoder import encode_basestring_ascii
@@ -414,11 +413,10 @@ class ObjectStateStore:
                 seen = stored, count
         return "{}", {}
 
-    async def load_capabilities(self, environment: str) -> dict[str, tuple[Any, datetime]]:
-        """Loads the learned capabilities of an environment's service: value and time, by name."""
-        query = select(capabilities).where(capabilities.c.environment == environment)
-        rows = await self._store.read(lambda tx: tx.fetch(query))
-        return {row.name: (json_codec.loads_trusted(row.value), row.learned_at) for row in rows}
+    async def load_capabilities(self) -> dict[tuple[str, str], Any]:
+        """Loads what was learned of the services, by environment and name."""
+        rows = await self._store.read(lambda tx: tx.fetch(select(capabilities)))
+        return {(row.environment, row.name): json_codec.loads_trusted(row.value) for row in rows}
 
     async def save_capability(self, environment: str, name: str, value: Any) -> None:
         """Saves a capability of an environment's service, in place of an earlier value."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime
 from typing import Any
 
 import structlog
@@ -23,27 +21,17 @@ class CapabilityCache:
     Without a database they are remembered for this process.
     """
 
-    def __init__(
-        self, object_state: ObjectStateStore | None = None, environments: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, object_state: ObjectStateStore | None = None) -> None:
         self._object_state = object_state
-        self._environments = tuple(environments)
         self._values: dict[tuple[str, str], Any] = {}
-        self._found_at: dict[tuple[str, str], datetime] = {}
         self._change_count = -1
 
     def get(self, environment: str, name: str) -> Any | None:
         return self._values.get((environment, name))
 
-    def get_discovery_time(self, environment: str, name: str) -> datetime | None:
-        """Returns the time of discovery; None if this process made it after the last reload."""
-        return self._found_at.get((environment, name))
-
     async def put(self, environment: str, name: str, value: Any) -> None:
         """Stores a value; if the database is unavailable, only this process uses it."""
         self._values[environment, name] = value
-        # The stored time follows when the change poller sees the change.
-        self._found_at.pop((environment, name), None)
         if self._object_state is not None:
             try:
                 await self._object_state.save_capability(environment, name, value)
@@ -59,20 +47,12 @@ class CapabilityCache:
 
     async def reload(self) -> None:
         """Loads what other processes and commands have found; raises StoreUnavailable."""
-        if self._object_state is None:
-            return
-        for environment in self._environments:
-            for name, (value, found_at) in (
-                await self._object_state.load_capabilities(environment)
-            ).items():
-                self._values[environment, name] = value
-                self._found_at[environment, name] = found_at
+        if self._object_state is not None:
+            self._values |= await self._object_state.load_capabilities()
 
 
-async def load_capabilities(
-    object_state: ObjectStateStore, environments: Iterable[str]
-) -> CapabilityCache:
-    capabilities = CapabilityCache(object_state, environments)
+async def load_capabilities(object_state: ObjectStateStore) -> CapabilityCache:
+    capabilities = CapabilityCache(object_state)
     await capabilities.reload()
     return capabilities
 

@@ -40,9 +40,7 @@ async def run_doctor(settings: Settings) -> list[Finding]:
 
 async def _check_services(settings: Settings, store: Store) -> list[Finding]:
     settings = settings.limit_calls_of_checks()
-    capabilities = await load_capabilities(
-        ObjectStateStore(store), settings.environments.map_configured_environments_by_name()
-    )
+    capabilities = await load_capabilities(ObjectStateStore(store))
     async with open_upstream_client(settings, capabilities=capabilities) as upstream:
         findings = await service_checks.check_service_per_environment(
             settings, store, upstream, capabilities

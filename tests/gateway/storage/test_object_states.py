@@ -31,7 +31,7 @@ def state_store(store: Store) -> ObjectStateStore:
 async def test_unknown_object_has_no_facts(state_store: ObjectStateStore) -> None:
     assert await state_store.load(ACME, "recipient", "R-1") == {}
     assert await state_store.load_facts_by_id(ACME, "recipient") == {}
-    assert await state_store.load_capabilities("live") == {}
+    assert await state_store.load_capabilities() == {}
 
 
 async def test_facts_are_merged(state_store: ObjectStateStore) -> None:
@@ -156,11 +156,13 @@ async def test_concurrent_delete_and_record_end_consistently(
             assert await state_store.load(ACME, "batch", "B-1") == {"new": number}
 
 
-async def test_learned_capability_is_stored_with_time_and_replaced(
+async def test_learned_capability_is_stored_and_replaced(
     state_store: ObjectStateStore,
 ) -> None:
     await state_store.save_capability("live", "signed_target", "path")
     await state_store.save_capability("live", "signed_target", "path-and-query")
     await state_store.save_capability("sandbox", "signed_target", None)
-    assert await state_store.load_capabilities("live") == {"signed_target": ("path-and-query", NOW)}
-    assert await state_store.load_capabilities("sandbox") == {"signed_target": (None, NOW)}
+    assert await state_store.load_capabilities() == {
+        ("live", "signed_target"): "path-and-query",
+        ("sandbox", "signed_target"): None,
+    }
