@@ -97,7 +97,8 @@ class ExampleService:
 def _list_requested_payment_ids(request_body: JSON, ids: Mapping[str, str]) -> list[str]:
     """Lists the payments that the request names, so that they exist in the batch."""
     body = request_body if isinstance(request_body, Mapping) else {}
-    changes = [*(body.get("update_payments") or []), *(body.get("remove_payments") or [])]
+    names = ("payments", "update_payments", "remove_payments")
+    changes = [change for name in names for change in body.get(name) or ()]
     payment_ids = [str(change["id"]) for change in changes if change.get("id")]
     payment_ids += [id_ for id_ in ids.values() if id_.startswith("P-")]
     return payment_ids or ["P-EXAMPLE0"]
@@ -150,7 +151,8 @@ def _build_batch(payments: list[dict[str, JSON]]) -> dict[str, JSON]:
 
 
 def _build_payment(id_: str, body: Mapping[str, JSON]) -> dict[str, JSON]:
-    amount = body.get("amount", "10.00")
+    # Unlikely in a request, because flows do not send an amount that the payment already has.
+    amount = body.get("amount", "7.13")
     return {
         "id": id_,
         "recipient": body.get("recipient", {"id": "R-EXAMPLE"}),

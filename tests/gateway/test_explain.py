@@ -154,6 +154,14 @@ def test_changed_payout_method_is_assumed_to_exist() -> None:
     assert explanation.calls[-1].body["primary"] is True
 
 
+def test_payment_named_among_the_payments_of_a_batch_is_assumed_to_exist() -> None:
+    """An entry of ``payments`` with an id is an update, with whatever amount clients choose."""
+    body = {"payments": [{"id": "P-1", "sourceAmount": "10.00"}]}
+    explanation = explain("PATCH", "/v1/batches/B-1", body)
+    assert explanation.refusal is None
+    assert explanation.calls[-1].body["update_payments"] == body["payments"]
+
+
 def test_refused_request_shows_errors_and_makes_no_write() -> None:
     explanation = explain("POST", "/v1/recipients", {"type": "individual"})
     assert explanation.refusal is not None
