@@ -20,6 +20,7 @@ from gateway.observability import metrics
 from gateway.storage.database import Body, Change, Database, Result, Transaction, UniqueViolation
 from gateway.storage.errors import (
     DATABASE_ERRORS,
+    StoreUnavailable,
     find_sqlite_code,
     is_damage,
     translate_database_error,
@@ -393,7 +394,7 @@ class SqliteDatabase(Database):
     async def acquire_lock(self, name: str) -> bool:
         suffix = f".{hashlib.sha256(name.encode()).hexdigest()[:8]}" if name else ""
         # The file is never deleted: two processes could otherwise lock two files of that name.
-        lock_file = os.open(f"{self.location}{suffix}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+        lock_file = _open_lock_file(f"{self.location}{suffix}.lock", os.O_CREAT | os.O_RDWR)
         # Several attempts, because a command has the lock for a moment while it looks.
         for attempt in range(LOCK_ATTEMPTS):
             if _try_lock(lock_file, fcntl.LOCK_EX):
@@ -425,13 +426,25 @@ def is_served(location: str) -> bool:
     """Whether a gateway, perhaps this process, serves a file."""
     try:
         # Not created here: a gateway of another user could not open it.
-        lock_file = os.open(f"{location}.lock", os.O_RDONLY)
+        lock_file = _open_lock_file(f"{location}.lock", os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
         return not _try_lock(lock_file, fcntl.LOCK_SH)
     finally:
         os.close(lock_file)
+
+
+def _open_lock_file(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags, 0o600)
+    except PermissionError as error:
+        raise StoreUnavailable(
+            f"lock file {path} cannot be opened ({error.strerror})",
+            means="it is unknown whether another process uses the database",
+            do=f"make the gateway's user the owner of the file, and run commands as that user "
+            f"(this one is uid {os.geteuid()})",
+        ) from None
 
 
 def _try_lock(lock_file: int, kind: int) -> bool:

@@ -388,29 +388,45 @@ async def test_invalid_url_error_shows_valid_form(url: str, expected_text: str) 
     assert "hunter2" not in message
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs to become a user without rights")
-def test_folder_without_write_permission_is_named() -> None:
+def open_store_as_user_without_rights(
+    file_name: str, mode: int, mode_of_folder: int, *, serves: bool
+) -> str:
+    """Returns the error of opening a store in a folder of root's with a file of that mode."""
     script = (
         "import asyncio, os, sys\n"
-        "from pathlib import Path\n"
         "from gateway.config.settings import State\n"
         "from gateway.storage import StoreUnavailable, open_store\n"
         "import alembic.autogenerate, sqlalchemy.dialects.sqlite.pysqlite\n"
         "os.chdir(sys.argv[1])\n"
-        "os.chmod('.', 0o755)\n"
-        "os.chmod('gateway.db', 0o666)\n"
         "os.setuid(65534)\n"
         "async def main():\n"
-        "    async with open_store(State()): pass\n"
+        "    async with open_store(State(), serves=sys.argv[2] == 'True'): pass\n"
         "try: asyncio.run(main())\n"
         "except StoreUnavailable as error: print(error)\n"
     )
     # Not in tmp_path, because other users cannot enter the folders above it.
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "gateway.db").touch()
-        command = [sys.executable, "-c", script, folder]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(mode_of_folder)
+        (folder / file_name).touch()
+        (folder / file_name).chmod(mode)
+        command = [sys.executable, "-c", script, name, str(serves)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert f"directory {folder} cannot be written" in result.stdout, result
+    return result.stdout.replace(name, "FOLDER") or result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to become a user without rights")
+def test_folder_without_write_permission_is_named() -> None:
+    message = open_store_as_user_without_rights("gateway.db", 0o666, 0o755, serves=False)
+    assert "directory FOLDER cannot be written" in message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to become a user without rights")
+def test_lock_file_without_permission_is_named_with_remedy() -> None:
+    """As after a gateway that root started in the folder of another user."""
+    message = open_store_as_user_without_rights("gateway.db.lock", 0o600, 0o777, serves=True)
+    assert "lock file gateway.db.lock cannot be opened (Permission denied)" in message
+    assert "make the gateway's user the owner of the file" in message
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1/db", "127.0.0.1:5432/no_such_database"])
