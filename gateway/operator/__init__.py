@@ -4,6 +4,9 @@ REFERENCE_PREFIX = "payout-gateway-rehearsal-"
 """Begins the referenceId of each recipient, and the description of each batch, of a rehearsal."""
 
 UNKNOWN_MERCHANT = "no merchant has this name; `payout-gateway keys list` shows the merchants"
+UNKNOWN_TENANT = (
+    "no key has this merchant and environment; `payout-gateway keys list` shows the keys"
+)
 
 
 class ActionRefused(Exception):

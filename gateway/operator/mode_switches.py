@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gateway.auth.key_rows import find_single_key, load_listed_keys
 from gateway.config.settings import Settings
 from gateway.observability.plurals import join_names
-from gateway.operator import UNKNOWN_MERCHANT, ActionRefused
+from gateway.operator import UNKNOWN_TENANT, ActionRefused
 from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import AuditEvent, list_audit_events
 from gateway.storage.id_rows import load_current_ids_by_legacy_id
@@ -110,7 +110,7 @@ async def plan_switch(
         found = find_single_key(keys, key)
         name, tenants = found.name, [found.tenant]
     if not tenants:
-        raise ActionRefused(UNKNOWN_MERCHANT)
+        raise ActionRefused(UNKNOWN_TENANT)
     effects = [MODE_DESCRIPTIONS[mode].format(answers=settings.comparing.answers)]
     if mode == TRANSLATE:
         effects += await _describe_translation_effects(store, tenants, groups)

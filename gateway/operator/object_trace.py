@@ -30,6 +30,7 @@ from gateway.writes.states import (
     CONFIRMED,
     DONE,
     IN_DOUBT,
+    MAY_EXIST,
     NO_ENDPOINT,
     UNDONE,
     build_operator_outcome_audit_text,
@@ -307,8 +308,8 @@ def _format_outcome(write: Write, record: OperationRecord, events: Sequence[Audi
     """Returns the outcome of a write and its source: an answer, a later read, or an operator."""
     seconds, verdict = measure_resolution_seconds(write), write.operator_outcome
     outcome = describe_write_state(write.state)
-    # Those two states come from a later read or from an operator, not from an answer.
-    if write.state in (CONFIRMED, ABSENT):
+    # Those states come from a later read or from an operator, not from an answer.
+    if write.state in (CONFIRMED, ABSENT, MAY_EXIST):
         if verdict and verdict in (write.state, write.object_id):
             return f"{outcome} (recorded by {_name_verdict_operators(write, record, events)})"
         timing = "" if seconds is None else f" (determined after {seconds:.0f} s)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.auth.key_rows import load_tenants_with_active_keys
 from gateway.config.settings import Settings
-from gateway.operator import ActionRefused
+from gateway.operator import UNKNOWN_TENANT, ActionRefused
 from gateway.operator.in_doubt_writes import load_in_doubt_writes
 from gateway.operator.ledger_reconciliation import (
     ProgressCallback,
@@ -43,9 +43,7 @@ async def reconcile_and_clear_restored_flag(
         was_restored = await is_restored(store, settings.state.restore_mark_path)
         tenants = await reconciler.list_tenants(merchant, environment)
         if not tenants and (merchant or environment):
-            raise ActionRefused(
-                "no key has this merchant and environment; `payout-gateway keys list` shows the keys"
-            )
+            raise ActionRefused(UNKNOWN_TENANT)
         report = await reconciler.reconcile(tenants, progress, was_restored=was_restored)
         report.skipped_tenants = await _leave_out_revoked_tenants(store, report)
         # A write in doubt is a finding: what it changed cannot be compared.
