@@ -103,8 +103,8 @@ class RestoreDetector:
                     reason=f"{error.strerror}; this machine will not notice if an older copy of the "
                     "database is restored",
                     **{"file.path": str(self._path)},
-                    hint="give the gateway's user write permission on the file, or set "
-                    "state.mark_file to another path",
+                    hint="free space on its disk if that is full; otherwise give the gateway's user "
+                    "write permission on the file, or set state.mark_file to another path",
                 )
             self._was_write_ok = False
         else:

@@ -135,7 +135,8 @@ def _write_archive(sqlite_file: Path, key_file: Path, folder: Path) -> None:
         raise StoreUnavailable(
             f"the database at {sqlite_file} cannot be copied ({check_result})",
             means="no backup was made",
-            do="check that no other process locks it; if it is damaged, restore an earlier backup",
+            do="free space where the backup is written if that disk is full, and check that no "
+            "other process locks the database; if it is damaged, restore an earlier backup",
         )
     descriptor = os.open(folder / "archive", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     with os.fdopen(descriptor, "wb") as file:
