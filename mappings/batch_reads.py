@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from functools import partial
 from typing import Any
 
-from mappings import money, outcome_rules
+from mappings import money
 from mappings.balances import has_sufficient_funds
 from mappings.batch_views import Batch, build_batch, is_draft
 from mappings.current import BALANCE_PATH, SUMMARY_PATH
@@ -43,7 +42,7 @@ from mappings.matching import (
     match_payments_with_entries,
 )
 from mappings.objects import AMOUNT_FIELDS, drop_nulls
-from mappings.outcome_matching import fetch_if_exists
+from mappings.outcome_matching import ShownPayments, fetch_if_exists
 from mappings.payloads import extract_batch, find_payments, parse_balances
 from mappings.payment_recipients import add_recipient_details
 
@@ -240,14 +239,8 @@ def has_last_changes(
         return False
     if is_removed and len(others) > len(signed_adds):
         return False
-    for added in recent_adds:
-        is_same = partial(
-            outcome_rules.is_payment_of_add, sent=added, batch_currency=batch.currency
-        )
-        if (payment := next(filter(is_same, others), None)) is None:
-            return False
-        others.remove(payment)
-    return True
+    shown_payments = ShownPayments(others, batch.currency)
+    return all(map(shown_payments.take_added, recent_adds))
 
 
 def is_recently_changed(batch: Batch, now: datetime) -> bool:

@@ -5,7 +5,9 @@ The service gives payments their ids, and a response may show no more of one tha
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from mappings import money
 from mappings.effects import JSON
@@ -104,13 +106,15 @@ def _match_payments_by_amount(
     currency: JSON,
 ) -> list[Entry]:
     """Sets the matches found, by recipient and amount, and returns the entries without a match."""
-    entries_by_pay: dict[tuple[JSON, ...], list[Entry]] = {}
+    entries_by_pay: dict[tuple[JSON, ...], dict[JSON, deque[Entry]]] = {}
     for entry in entries_without_id:
-        entries_by_pay.setdefault(_build_payment_match_key(entry, currency), []).append(entry)
+        by_currency = entries_by_pay.setdefault(_build_payment_match_key(entry, currency), {})
+        by_currency.setdefault(entry.get("targetCurrency"), deque()).append(entry)
     for position, payment in enumerate(payments):
         if matches[position] is None:
             matches[position] = _take_matching_entry(entries_by_pay, payment, currency)
-    return [entry for entries in entries_by_pay.values() for entry in entries]
+    unmatched = chain.from_iterable(each.values() for each in entries_by_pay.values())
+    return [*chain.from_iterable(unmatched)]
 
 
 def _build_payment_match_key(entry: Entry, currency: JSON = None) -> tuple[JSON, ...]:
@@ -126,14 +130,16 @@ def _build_payment_match_key(entry: Entry, currency: JSON = None) -> tuple[JSON,
 
 
 def _take_matching_entry(
-    entries_by_pay: Mapping[tuple[JSON, ...], list[Entry]], payment: Payment, currency: JSON
+    entries_by_pay: Mapping[tuple[JSON, ...], Mapping[JSON, deque[Entry]]],
+    payment: Payment,
+    currency: JSON,
 ) -> Entry | None:
     for side, amount, target_currency in _list_possible_requested_amounts(payment, currency):
-        # Each entry matches once, because a batch may have several equal payments.
-        entries = entries_by_pay.get((side, extract_recipient_id(payment), amount), [])
-        for position, entry in enumerate(entries):
-            if _is_target_currency_possible(entry, side, target_currency):
-                return entries.pop(position)
+        by_currency = entries_by_pay.get((side, extract_recipient_id(payment), amount), {})
+        for entries in by_currency.values():
+            if entries and _is_target_currency_possible(entries[0], side, target_currency):
+                # Each entry matches once, because a batch may have several equal payments.
+                return entries.popleft()
     return None
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
-from mappings import paging
+from mappings import money, paging
 from mappings.effects import JSON, Absent, Call, Confirmed, Inconclusive, InDoubtWrite, Step
 from mappings.failures import Refused, Unreachable
-from mappings.matching import extract_recipient_id
+from mappings.matching import Payment, extract_recipient_id
 from mappings.payloads import extract_payments
 
 MAX_LIST_PAGES = 20
@@ -133,7 +134,151 @@ def is_shown_value_compatible(expected: JSON, actual: JSON) -> bool:
         )
     if not isinstance(expected, str) or not isinstance(actual, str):
         return expected == actual or (not expected and not actual)
-    if "*" in actual:
-        # Equality of the visible end does not prove equality, but a difference disproves it.
-        return expected.replace(" ", "").endswith(actual.rpartition("*")[2])
-    return expected.strip().casefold() == actual.strip().casefold()
+    if _normalize_text(expected) == _normalize_text(actual):
+        return True
+    # Equality of the visible end does not prove equality, but a difference disproves it.
+    return "*" in actual and expected.replace(" ", "").endswith(actual.rpartition("*")[2])
+
+
+def _normalize_text(text: JSON) -> str:
+    return str(text).strip().casefold()
+
+
+# Payments
+
+PaymentTest = Callable[[JSONObject, JSONObject, JSON], bool]
+"""Compares a sent payment with one that the service shows, in a batch of the given currency."""
+
+
+def has_same_memo(payment: JSONObject, row: JSONObject) -> bool:
+    return not row.get("memo") or is_shown_value_compatible(payment.get("memo"), row["memo"])
+
+
+def is_same_payment(payment: JSONObject, row: JSONObject, batch_currency: JSON) -> bool:
+    """Whether two payments have the same recipient, amount and currency."""
+    return _compare_payments(payment, row, batch_currency) is True
+
+
+def is_exact_payment(payment: JSONObject, row: JSONObject, batch_currency: JSON) -> bool:
+    return is_same_payment(payment, row, batch_currency) and has_same_memo(payment, row)
+
+
+def is_possible_payment(payment: JSONObject, row: JSONObject, batch_currency: JSON) -> bool:
+    """Whether two payments may be the same: the recipient is, and no amount contradicts it."""
+    return _compare_payments(payment, row, batch_currency) is not False
+
+
+def _compare_payments(payment: JSONObject, row: JSONObject, batch_currency: JSON) -> bool | None:
+    """Compares two payments; None if the service shows no amount in the requested currency."""
+    if _extract_recipient_id_of_sent_or_shown_payment(row) != extract_recipient_id(payment):
+        return False
+    sent_amount, sides = _extract_amount_and_possible_sides(payment, batch_currency)
+    shown_amounts = _list_comparable_amounts(row, sides)
+    return sent_amount in shown_amounts if shown_amounts else None
+
+
+def _extract_recipient_id_of_sent_or_shown_payment(payment: JSONObject) -> JSON:
+    return extract_recipient_id(payment) or payment.get("recipientId")
+
+
+Sides = tuple[tuple[str, JSON], ...]
+"""The sides of which an amount may be, each with its currency."""
+
+
+def _extract_amount_and_possible_sides(
+    payment: JSONObject, batch_currency: JSON
+) -> tuple[Decimal | None, Sides]:
+    """Returns the amount of a payment in either interface's form, and the sides it may have."""
+    if amount := payment.get("sourceAmount"):
+        return money.parse_amount(amount), (("source", batch_currency),)
+    if amount := payment.get("targetAmount"):
+        currency = payment.get("targetCurrency")
+        # In the batch's own currency it is the amount to pay; the recipient may get another
+        # currency.
+        names = ("target", "source") if currency == batch_currency else ("target",)
+        return money.parse_amount(amount), tuple((name, currency) for name in names)
+    currency = payment.get("currency")
+    name = "source" if currency == batch_currency else "target"
+    return money.parse_amount(payment.get("amount")), ((name, currency),)
+
+
+def _list_comparable_amounts(row: JSONObject, sides: Sides) -> list[Decimal]:
+    """Lists the amounts that a shown payment has on a side, in its currency or in one not shown."""
+    return [
+        amount
+        for side, currency in sides
+        for name, currency_name in ((f"{side}Amount", f"{side}Currency"), ("amount", "currency"))
+        if (amount := money.parse_amount(row.get(name))) is not None
+        and row.get(currency_name) in (None, currency)
+    ]
+
+
+_ANY_MEMO, _MASKED_MEMO = object(), object()
+
+
+class ShownPayments:
+    """The payments that a service shows, among which those are found that clients have sent.
+
+    A sent payment is compared only with those of its recipient that show its amount, or none that
+    can be compared, and by memo only with those that may have it: the time is linear in the number
+    of payments, also if all have one recipient and one amount.
+    """
+
+    def __init__(self, rows: Iterable[Payment], batch_currency: JSON) -> None:
+        self._currency = batch_currency
+        self._rows = [*rows]
+        self._rows_by_recipient: dict[str, list[Payment]] = {}
+        for row in self._rows:
+            recipient_id = str(_extract_recipient_id_of_sent_or_shown_payment(row))
+            self._rows_by_recipient.setdefault(recipient_id, []).append(row)
+        self._indexes: dict[tuple[str, Sides], dict[tuple[JSON, object], list[Payment]]] = {}
+        """The rows of a recipient by amount and memo, as they are compared for the sides."""
+        self._taken: set[int] = set()
+
+    @property
+    def remaining(self) -> list[Payment]:
+        return [row for row in self._rows if id(row) not in self._taken]
+
+    def take(self, payment: JSONObject, is_match: PaymentTest) -> bool:
+        """Takes a payment that matches a sent one; returns whether one was left."""
+        row = self.find(payment, is_match)
+        self._taken.add(id(row))
+        return row is not None
+
+    def take_added(self, body: JSONObject) -> bool:
+        """Takes a payment that a signed request added, which may omit the batch's currency."""
+        return self.take({"currency": self._currency, **body}, is_same_payment)
+
+    def find(self, payment: JSONObject, is_match: PaymentTest) -> Payment | None:
+        """Finds a payment that matches a sent one and was not taken."""
+        recipient_id = str(extract_recipient_id(payment))
+        amount, sides = _extract_amount_and_possible_sides(payment, self._currency)
+        if (index := self._indexes.get((recipient_id, sides))) is None:
+            rows = self._rows_by_recipient.get(recipient_id, [])
+            index = self._indexes[recipient_id, sides] = _index_by_amount_and_memo(rows, sides)
+        keys = [(amount, _ANY_MEMO), (None, _ANY_MEMO)]
+        if is_match is is_exact_payment:
+            memos = (_normalize_text(payment.get("memo") or ""), "", _MASKED_MEMO)
+            keys = [(amount, memo) for memo in memos]
+        for key in keys:
+            bucket = index.get(key, [])
+            while bucket and id(bucket[-1]) in self._taken:
+                bucket.pop()
+            for row in reversed(bucket):
+                if id(row) not in self._taken and is_match(payment, row, self._currency):
+                    return row
+        return None
+
+
+def _index_by_amount_and_memo(
+    rows: Iterable[Payment], sides: Sides
+) -> dict[tuple[JSON, object], list[Payment]]:
+    index: dict[tuple[JSON, object], list[Payment]] = {}
+    for row in rows:
+        memo = _normalize_text(row.get("memo") or "")
+        memo_keys = [_ANY_MEMO, memo, *([_MASKED_MEMO] if "*" in memo else [])]
+        amounts: set[Decimal | None] = {*_list_comparable_amounts(row, sides)}
+        for amount in amounts or {None}:
+            for memo_key in memo_keys:
+                index.setdefault((amount, memo_key), []).append(row)
+    return index

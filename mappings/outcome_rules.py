@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from mappings import money
 from mappings.batch_views import EDITABLE_STATUSES, derive_batch_status
 from mappings.current import SUMMARY_PATH
 from mappings.effects import (
@@ -30,16 +29,22 @@ from mappings.effects import (
 )
 from mappings.failures import NoSuchOperation
 from mappings.lazy_sequences import map_rows
-from mappings.matching import Entry, Payment, extract_recipient_id, list_entry_ids
+from mappings.matching import Entry, Payment, list_entry_ids
 from mappings.outcome_matching import (
     NO_PAYMENT_IDS_REASON,
     JSONObject,
+    PaymentTest,
+    ShownPayments,
     confirm_operator_named_object,
     fetch_if_exists,
     fetch_whole_list,
     has_payment_ids,
     has_recipient,
+    has_same_memo,
     is_created_after_write,
+    is_exact_payment,
+    is_possible_payment,
+    is_same_payment,
     is_shown_value_compatible,
     select_created_object,
 )
@@ -102,11 +107,11 @@ def _select_batches_paying_same(
             continue
         if (payments := find_payments(summary)) is None or not all(map(has_recipient, payments)):
             return Inconclusive(f"the service does not show the payments of {row['id']}")
-        if _has_same_payments(body, summary, _is_same_payment):
+        if _has_same_payments(body, summary, is_same_payment):
             matching_rows.append(row)
-            if _has_same_payments(body, summary, _is_exact_payment):
+            if _has_same_payments(body, summary, is_exact_payment):
                 exact_ids.add(row["id"])
-        elif _has_same_payments(body, summary, _is_possible_payment):
+        elif _has_same_payments(body, summary, is_possible_payment):
             return Inconclusive(f"{OTHER_CURRENCY_REASON}, in {row['id']}")
     return matching_rows, exact_ids
 
@@ -118,7 +123,7 @@ def _confirm_operator_named_batch(batch_id: str, body: JSONObject) -> OutcomeRea
         return Inconclusive(f"the service has no batch {batch_id}, named by the operator")
     payments = extract_payments(summary)
     has_payees = all(map(has_recipient, payments))
-    is_other = has_payees and not _has_same_payments(body, summary, _is_possible_payment)
+    is_other = has_payees and not _has_same_payments(body, summary, is_possible_payment)
     if len(payments) != len(body["payments"]) or is_other:
         return Inconclusive(f"{batch_id}, named by the operator, pays something else")
     return Confirmed({"batch": {"id": batch_id}}, object_id=batch_id)
@@ -156,81 +161,12 @@ def _is_possible_batch(body: JSONObject, row: JSONObject) -> bool:
     )
 
 
-PaymentTest = Callable[[JSONObject, JSONObject, JSON], bool]
-"""Compares a sent payment with one that the service shows, in a batch of the given currency."""
-
-
 def _has_same_payments(body: JSONObject, summary: JSON, is_match: PaymentTest) -> bool:
-    unmatched: dict[JSON, list[JSONObject]] = {}
-    shown_payments = extract_payments(summary)
-    for row in shown_payments:
-        recipient_id = str(_extract_recipient_id_of_sent_or_shown_payment(row))
-        unmatched.setdefault(recipient_id, []).append(row)
-    for payment in body["payments"]:
-        currency, rows = body.get("currency"), unmatched.get(str(extract_recipient_id(payment)), [])
-        match = next((i for i, row in enumerate(rows) if is_match(payment, row, currency)), None)
-        if match is None:
-            return False
-        del rows[match]  # each shown payment counts once: a batch may have equal ones
-    return len(shown_payments) == len(body["payments"])
-
-
-def _has_same_memo(payment: JSONObject, row: JSONObject) -> bool:
-    return not row.get("memo") or is_shown_value_compatible(payment.get("memo"), row["memo"])
-
-
-def _is_same_payment(payment: JSONObject, row: JSONObject, batch_currency: JSON) -> bool:
-    """Whether two payments have the same recipient, amount and currency."""
-    return _compare_payments(payment, row, batch_currency) is True
-
-
-def is_payment_of_add(shown: JSONObject, sent: JSONObject, batch_currency: JSON) -> bool:
-    """Whether a payment is the one that an add sent; an add may omit the batch's currency."""
-    return _is_same_payment({"currency": batch_currency, **sent}, shown, batch_currency)
-
-
-def _is_exact_payment(payment: JSONObject, row: JSONObject, batch_currency: JSON) -> bool:
-    return _is_same_payment(payment, row, batch_currency) and _has_same_memo(payment, row)
-
-
-def _is_possible_payment(payment: JSONObject, row: JSONObject, batch_currency: JSON) -> bool:
-    """Whether two payments may be the same: the recipient is, and no amount contradicts it."""
-    return _compare_payments(payment, row, batch_currency) is not False
-
-
-def _compare_payments(payment: JSONObject, row: JSONObject, batch_currency: JSON) -> bool | None:
-    """Compares two payments; None if the service shows no amount in the requested currency."""
-    if _extract_recipient_id_of_sent_or_shown_payment(row) != extract_recipient_id(payment):
-        return False
-    comparisons = [
-        shown_amount == money.parse_amount(amount)
-        for side, amount, currency in _list_possible_sides_and_amounts(payment, batch_currency)
-        for name, currency_name in ((f"{side}Amount", f"{side}Currency"), ("amount", "currency"))
-        if (shown_amount := money.parse_amount(row.get(name))) is not None
-        and row.get(currency_name) in (None, currency)
-    ]
-    return any(comparisons) if comparisons else None
-
-
-def _extract_recipient_id_of_sent_or_shown_payment(payment: JSONObject) -> JSON:
-    return extract_recipient_id(payment) or payment.get("recipientId")
-
-
-def _list_possible_sides_and_amounts(
-    payment: JSONObject, batch_currency: JSON
-) -> list[tuple[str, JSON, JSON]]:
-    """Lists the possible side, amount and currency of a payment in either interface's form."""
-    if payment.get("sourceAmount"):
-        return [("source", payment["sourceAmount"], batch_currency)]
-    if amount := payment.get("targetAmount"):
-        currency = payment.get("targetCurrency")
-        # In the batch's own currency it is the amount to pay; the recipient may get another
-        # currency.
-        sides = ["target", "source"] if currency == batch_currency else ["target"]
-        return [(side, amount, currency) for side in sides]
-    currency = payment.get("currency")
-    sides = ["source"] if currency == batch_currency else ["target"]
-    return [(side, payment.get("amount"), currency) for side in sides]
+    rows = extract_payments(summary)
+    shown = ShownPayments(rows, body.get("currency"))
+    return len(rows) == len(body["payments"]) and all(
+        shown.take(payment, is_match) for payment in body["payments"]
+    )
 
 
 def build_payment_add_outcome_rule(
@@ -274,7 +210,7 @@ def build_payment_add_outcome_rule(
         matching_payments = [
             row
             for row in unclaimed
-            if _is_same_payment(body, row, currency) and not is_of_other_add[row["id"]]
+            if is_same_payment(body, row, currency) and not is_of_other_add[row["id"]]
         ]
         if any(is_of_other_add[row["id"]] is None for row in matching_payments):
             return Inconclusive("another add may have created the payment")
@@ -282,14 +218,14 @@ def build_payment_add_outcome_rule(
             matching_payments,
             write,
             is_dated=False,
-            is_full_match=lambda row: _has_same_memo(body, row),
+            is_full_match=lambda row: has_same_memo(body, row),
         )
         if isinstance(match, dict):
             return Confirmed({"payment": match}, object_id=match.get("id"))
         # A new payment to the recipient in another currency may be this one, so nothing is proved.
         unclear = (row for row in unclaimed if not is_of_other_add[row["id"]])
         if isinstance(match, Absent) and any(
-            _is_possible_payment(body, row, currency) for row in unclear
+            is_possible_payment(body, row, currency) for row in unclear
         ):
             return Inconclusive(OTHER_CURRENCY_REASON)
         return match
@@ -303,14 +239,11 @@ def _drop_hidden_payments(
     """Drops the payments of earlier changes, which the service did not show when a write was sent."""
     entries = [*hidden_entries]
     ids = {id_ for entry in entries for id_ in list_entry_ids(entry)}
-    remaining_rows = [row for row in rows if row.get("id") not in ids]
+    shown = ShownPayments((row for row in rows if row.get("id") not in ids), currency)
     for entry in entries:
         if not list_entry_ids(entry):  # of a service that answers without ids
-            for position, row in enumerate(remaining_rows):
-                if _is_exact_payment(entry, row, currency):
-                    del remaining_rows[position]
-                    break
-    return remaining_rows
+            shown.take(entry, is_exact_payment)
+    return shown.remaining
 
 
 def _confirm_operator_named_payment(
@@ -325,7 +258,7 @@ def _confirm_operator_named_payment(
     is_match = (
         payment is not None
         and payment_id not in known_ids
-        and (not has_recipient(payment) or _is_possible_payment(body, payment, currency))
+        and (not has_recipient(payment) or is_possible_payment(body, payment, currency))
     )
     return confirm_operator_named_object(payment_id, "payment", payment if is_match else None)
 
@@ -340,7 +273,7 @@ def _is_payment_of_other_add(
     memo, answers = shown.get("memo"), set[bool | None]()
     is_mine = is_shown_value_compatible(body.get("memo"), memo)
     for other_body in other_bodies:
-        if _is_possible_payment(other_body, shown, currency):
+        if is_possible_payment(other_body, shown, currency):
             is_other = is_shown_value_compatible(other_body.get("memo"), memo)
             answers.add(is_other if memo and is_other != is_mine else None)
     if True in answers:
@@ -394,9 +327,8 @@ def build_batch_edit_outcome_rule(
         )
         if additions and not all(map(has_recipient, new_rows)):
             return Inconclusive("the service does not show the recipients of the batch's payments")
-        evidence += [
-            any(_is_same_payment(body, row, currency) for row in new_rows) for body in additions
-        ]
+        new_payments = ShownPayments(new_rows, currency)
+        evidence += [new_payments.find(body, is_same_payment) is not None for body in additions]
         batch = extract_batch(summary)
         shown_names = batch_fields.keys() & batch.keys()
         evidence += [
@@ -406,7 +338,7 @@ def build_batch_edit_outcome_rule(
             return Confirmed({"object": "updated"})
         if any(evidence):
             return Inconclusive("only some of the changes can be seen")
-        if any(_is_possible_payment(body, row, currency) for body in additions for row in new_rows):
+        if any(new_payments.find(body, is_possible_payment) for body in additions):
             return Inconclusive(OTHER_CURRENCY_REASON)
         return Absent(is_old_state_shown=bool(evidence))
 
@@ -417,7 +349,7 @@ def _has_amount_of_change(body: JSONObject, payment: JSONObject, currency: JSON)
     """Whether a payment has the amount of a change; True if the change sets none."""
     if not (body.get("sourceAmount") or body.get("targetAmount")):
         return True
-    return _is_same_payment({**body, "recipient": payment.get("recipient")}, payment, currency)
+    return is_same_payment({**body, "recipient": payment.get("recipient")}, payment, currency)
 
 
 def build_batch_deletion_outcome_rule(upstream_id: str) -> OutcomeRule:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
-from mappings import money, outcome_rules
+from mappings import money
 from mappings.batch_reads import (
     SUMMARIES_PER_CHUNK,
     WRONG_STATUS,
@@ -22,7 +22,7 @@ from mappings.failures import Invalid, Refused
 from mappings.lazy_sequences import iterate_chunks
 from mappings.matching import Entry, Payment, extract_recipient_id
 from mappings.objects import Facts
-from mappings.outcome_matching import CREATION_TOLERANCE
+from mappings.outcome_matching import CREATION_TOLERANCE, ShownPayments
 from mappings.payloads import extract_batch
 
 
@@ -118,18 +118,13 @@ def has_upstream_batch_requested_payments(batch: Batch) -> SubFlow:
             unrequested.append(payment)
     if requested_counts.total():
         return False
-    added_bodies = list((yield LoadFacts(SIGNED_ADDS, batch.id)).values()) if unrequested else []
-    for payment in unrequested:
-        matches = (
-            body
-            for body in added_bodies
-            if outcome_rules.is_payment_of_add(payment, body, batch.currency)
-        )
-        if (match := next(matches, None)) is None:
-            return False
-        # Each add explains one payment, so that a payment made twice is noticed.
-        added_bodies.remove(match)
-    return True
+    if not unrequested:
+        return True
+    # Each add explains one payment, so that a payment made twice is noticed.
+    shown_payments = ShownPayments(unrequested, batch.currency)
+    for added in (yield LoadFacts(SIGNED_ADDS, batch.id)).values():
+        shown_payments.take_added(added)
+    return not shown_payments.remaining
 
 
 def _build_requested_payment_key(entry: Entry, currency: JSON) -> tuple[JSON, ...]:

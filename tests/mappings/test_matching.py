@@ -68,3 +68,23 @@ def test_payment_shown_by_its_recipient_alone_has_one_of_several_equal_entries(
     assert match_memos(kind([{**RECIPIENT, "id": "P-0"}]), kind([ENTRIES[1]] * 2)) == [
         ENTRIES[1]["memo"]
     ]
+
+
+class CountingEntry(dict[str, Any]):
+    """An entry that counts how often a field of it is read."""
+
+    read_count = 0
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.read_count += 1
+        return super().get(name, default)
+
+
+def test_comparisons_grow_linearly_with_entries_in_another_currency() -> None:
+    counts = []
+    for size in (100, 200):
+        payments = [{**PAYMENTS[0], "sourceAmount": "0.02", "id": f"P-{n}"} for n in range(size)]
+        entry = CountingEntry(ENTRIES[0], targetCurrency="EUR")
+        match_payments_with_entries(payments, [entry] * (size + 1), "USD")
+        counts.append(entry.read_count)
+    assert counts[1] <= 2.1 * counts[0]

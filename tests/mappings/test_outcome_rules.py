@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mappings import money, outcome_matching
 from mappings.effects import (
     Absent,
     Call,
@@ -244,3 +245,55 @@ def test_added_payment_is_not_mistaken_for_a_concurrent_one(
         "B-9", body, "USD", (), build_concurrent_adds(concurrent_body)
     )
     assert type(read_outcome(outcome_rule, {"payments": [summary]})) is outcome_type
+
+
+def build_shown_payments(sent_payments: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Shows payments with the newest first, as some services do."""
+    shown_payments = [{"id": f"P-{n}", **sent} for n, sent in enumerate(sent_payments)]
+    return shown_payments[::-1]
+
+
+def build_creation_rule(payments: list[dict[str, Any]]) -> OutcomeRule:
+    return build_batch_creation_outcome_rule({"currency": "USD", "payments": payments})
+
+
+def build_edit_rule(payments: list[dict[str, Any]]) -> OutcomeRule:
+    return build_batch_edit_outcome_rule("B-9", (), "USD", additions=payments)
+
+
+@pytest.mark.parametrize("build_rule", [build_creation_rule, build_edit_rule])
+@pytest.mark.parametrize("name", ["sourceAmount", "memo"])
+def test_comparisons_grow_linearly_with_the_payments_of_one_recipient(
+    name: str,
+    build_rule: Callable[[list[dict[str, Any]]], OutcomeRule],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[object] = []
+    for module, function in ((money, "parse_amount"), (outcome_matching, "has_same_memo")):
+        original = getattr(module, function)
+
+        def count_call(*arguments: Any, original: Callable[..., Any] = original) -> Any:
+            calls.append(arguments)
+            return original(*arguments)
+
+        monkeypatch.setattr(module, function, count_call)
+    counts = []
+    for size in (100, 200):
+        calls.clear()
+        sent_payments = [{**ADDED_PAYMENTS[0], name: f"{n + 1}"} for n in range(size)]
+        summary = {"payments": build_shown_payments(sent_payments)}
+        assert isinstance(read_outcome(build_rule(sent_payments), summary), Confirmed)
+        counts.append(len(calls))
+    assert counts[1] <= 2.1 * counts[0]
+
+
+def test_memo_with_asterisks_is_found_as_it_was_sent() -> None:
+    rule = build_payment_add_outcome_rule(
+        "B-9", {**SENT_PAYMENT, "memo": "* 3 * 5"}, "USD", (), build_concurrent_adds()
+    )
+    shown_payments = [
+        {**SHOWN_PAYMENT, "id": f"P-{n}", "memo": memo} for n, memo in enumerate(["* 3 * 5", "a"])
+    ]
+    outcome = read_outcome(rule, {"payments": shown_payments})
+    assert isinstance(outcome, Confirmed)
+    assert outcome.object_id == "P-0"
