@@ -15,15 +15,7 @@ from gateway.storage.id_rows import load_current_ids_by_legacy_id, load_legacy_i
 from gateway.storage.operation_records import OPERATOR_OUTCOMES, OperationRecord, Write
 from gateway.storage.operations import OperationRepository
 from gateway.storage.tenants import Tenant
-from gateway.writes.states import (
-    ABSENT,
-    CONFIRMED,
-    DONE,
-    IN_DOUBT,
-    RUNNING,
-    SENT,
-    describe_write_state,
-)
+from gateway.writes import states
 from mappings.current import ID_PATTERN, Endpoint, find_documented_endpoint
 from mappings.signed_writes import CHANGE
 
@@ -130,12 +122,14 @@ def _is_operation_in_doubt(record: OperationRecord) -> bool:
 
     A process that tries to resolve it sets the state RUNNING, but leaves the reason.
     """
-    return record.state == IN_DOUBT or (record.state == RUNNING and record.reason is not None)
+    return record.state == states.IN_DOUBT or (
+        record.state == states.RUNNING and record.reason is not None
+    )
 
 
 def _find_write_in_doubt(record: OperationRecord, record_writes: Sequence[Write]) -> Write | None:
     """Returns the first unanswered write; if there is none, the last of an operation in doubt."""
-    unanswered = [write for write in record_writes if write.state == SENT]
+    unanswered = [write for write in record_writes if write.state == states.SENT]
     return next(
         iter(unanswered or (record_writes[-1:] if _is_operation_in_doubt(record) else [])), None
     )
@@ -204,7 +198,7 @@ def find_created_id_prefix(write: Write) -> str | None:
 def format_operator_advice(record: OperationRecord, write: Write) -> str:
     """Returns advice for an operator who has access to the service's dashboard."""
     id_ = format_write_id(record, write)
-    if write.state != SENT:
+    if write.state != states.SENT:
         return (
             "nothing if the service cannot be read: the gateway continues as soon as it can. If "
             "the request cannot be continued, complete by hand the steps that `payout-gateway "
@@ -228,7 +222,7 @@ def is_verdict_refuted(record: OperationRecord, write: Write) -> bool:
     """Whether a gateway has read at the service that the recorded outcome cannot be right."""
     verdict = write.operator_outcome
     # Only such a reason names the verdict; one that it did not happen is simply overruled.
-    return verdict not in (None, ABSENT) and verdict in (record.reason or "")
+    return verdict not in (None, states.ABSENT) and verdict in (record.reason or "")
 
 
 def _format_check_advice(record: OperationRecord, write: Write) -> str:
@@ -307,9 +301,9 @@ async def record_operator_verdict(store: Store, shown_id: str, verdict: str) -> 
     if record.operation == CHANGE.name:
         raise ActionRefused(f"{shown_id} needs no verdict: {SIGNED_CHANGE_ADVICE}")
     is_correction = _is_verdict_correctable(record, write) and verdict != write.operator_outcome
-    if write.state != SENT and not is_correction:
+    if write.state != states.SENT and not is_correction:
         raise ActionRefused(
-            f"the outcome of {shown_id} is already known: {describe_write_state(write.state)}"
+            f"the outcome of {shown_id} is already known: {states.describe_write_state(write.state)}"
         )
     check_operator_verdict(write, verdict)
     id_ = format_write_id(record, write)
@@ -319,7 +313,7 @@ async def record_operator_verdict(store: Store, shown_id: str, verdict: str) -> 
     # A verdict that it did not happen allows a retry to send the payment again. Until the service
     # rejects the request as too old, it may still be carried out.
     remaining = write.recorded_at + SURE_AFTER_AGE - store.clock()
-    if verdict == ABSENT and remaining > timedelta():
+    if verdict == states.ABSENT and remaining > timedelta():
         seconds = int(remaining.total_seconds()) + 1
         raise ActionRefused(
             f"{shown_id} was sent a moment ago and may still be carried out; check again in {seconds} s"
@@ -345,8 +339,8 @@ def _is_verdict_correctable(record: OperationRecord, write: Write) -> bool:
     """
     return (
         record.is_forwarded
-        and record.state == DONE
-        and write.state == CONFIRMED
+        and record.state == states.DONE
+        and write.state == states.CONFIRMED
         and write.operator_outcome is not None
     )
 
@@ -355,7 +349,7 @@ def check_operator_verdict(write: Write, verdict: str) -> None:
     """Raises ActionRefused if the verdict does not fit the kind of write."""
     prefix, is_id = find_created_id_prefix(write), verdict not in OPERATOR_OUTCOMES
     # Without the id, clients could not be answered with the object that was created.
-    if prefix and verdict == CONFIRMED:
+    if prefix and verdict == states.CONFIRMED:
         raise ActionRefused(f"this write creates an object; give its id with --made {prefix}-…")
     if is_id and not prefix:
         raise ActionRefused("this write creates no object; use --happened or --did-not-happen")

@@ -24,18 +24,7 @@ from gateway.storage.operation_records import OperationRecord, Write
 from gateway.storage.operations import OperationRepository
 from gateway.storage.state_tables import STATE_TABLES
 from gateway.storage.tables import legacy_ids, operation_objects
-from gateway.writes.states import (
-    ABSENT,
-    ANSWERED,
-    CONFIRMED,
-    DONE,
-    IN_DOUBT,
-    MAY_EXIST,
-    NO_ENDPOINT,
-    UNDONE,
-    build_operator_outcome_audit_text,
-    describe_write_state,
-)
+from gateway.writes import states
 
 SHOWN_FACTS = {
     "batch": "phase version upstream abandoned elsewhere is_new imported since started currency "
@@ -232,9 +221,9 @@ CHANGE_IS_IN_DRAFT = "any change it made is in a draft of the gateway"
 BATCH_IS_SUPERSEDED = "its batch is superseded, and the gateway never starts it"
 
 STATE_WORDS = {
-    IN_DOUBT: "in doubt",
-    DONE: "finished, the client may not have the response",
-    ANSWERED: "finished, the client has the response",
+    states.IN_DOUBT: "in doubt",
+    states.DONE: "finished, the client may not have the response",
+    states.ANSWERED: "finished, the client has the response",
 }
 """The database keeps the names of the first version, which say less."""
 
@@ -286,8 +275,8 @@ def _explain_request_without_service_change(
 ) -> list[str]:
     """Explains a completed request that changed nothing at the service: where its change is."""
     # NO_ENDPOINT: the service has no such endpoint, so the write had no effect there.
-    has_effect = any(write.state != NO_ENDPOINT for write in record_writes)
-    if record.state not in (DONE, ANSWERED) or has_effect:
+    has_effect = any(write.state != states.NO_ENDPOINT for write in record_writes)
+    if record.state not in (states.DONE, states.ANSWERED) or has_effect:
         return []
     if record.operation in EDIT_OPERATIONS:
         return [f"{UNCHANGED_AT_SERVICE}: {CHANGE_IS_IN_DRAFT}"]
@@ -298,8 +287,10 @@ def _explain_request_without_service_change(
 
 def _describe_operation_state(record: OperationRecord, record_writes: Sequence[Write]) -> str:
     """Returns the state to show: `did not happen` for an undone request without any write."""
-    has_happened = any(write.state in (ANSWERED, CONFIRMED) for write in record_writes)
-    if record.state == UNDONE and not has_happened:
+    has_happened = any(
+        write.state in (states.ANSWERED, states.CONFIRMED) for write in record_writes
+    )
+    if record.state == states.UNDONE and not has_happened:
         return "did not happen"
     return STATE_WORDS.get(record.state, record.state)
 
@@ -307,9 +298,9 @@ def _describe_operation_state(record: OperationRecord, record_writes: Sequence[W
 def _format_outcome(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
     """Returns the outcome of a write and its source: an answer, a later read, or an operator."""
     seconds, verdict = measure_resolution_seconds(write), write.operator_outcome
-    outcome = describe_write_state(write.state)
+    outcome = states.describe_write_state(write.state)
     # Those states come from a later read or from an operator, not from an answer.
-    if write.state in (CONFIRMED, ABSENT, MAY_EXIST):
+    if write.state in (states.CONFIRMED, states.ABSENT, states.MAY_EXIST):
         if verdict and verdict in (write.state, write.object_id):
             return f"{outcome} (recorded by {_name_verdict_operators(write, record, events)})"
         timing = "" if seconds is None else f" (determined after {seconds:.0f} s)"
@@ -319,14 +310,14 @@ def _format_outcome(write: Write, record: OperationRecord, events: Sequence[Audi
     if verdict is None:
         return f"{outcome}{timing}"
     operators = _name_verdict_operators(write, record, events)
-    return f"{outcome}{timing}, recorded by {operators}: {describe_write_state(verdict)}"
+    return f"{outcome}{timing}, recorded by {operators}: {states.describe_write_state(verdict)}"
 
 
 def _name_verdict_operators(
     write: Write, record: OperationRecord, events: Sequence[AuditEvent]
 ) -> str:
     verdict = write.operator_outcome or ""
-    text = build_operator_outcome_audit_text(format_write_id(record, write), verdict)
+    text = states.build_operator_outcome_audit_text(format_write_id(record, write), verdict)
     # Each name once, even if an operator recorded the outcome twice.
     names = {
         act.actor: None for act in events if (act.operation_id, act.action) == (record.id, text)

@@ -26,16 +26,8 @@ from gateway.storage.operation_records import (
     Write,
 )
 from gateway.storage.operations import OperationRepository
+from gateway.writes import states
 from gateway.writes.outcome_policy import UNREADABLE_REASON
-from gateway.writes.states import (
-    ABSENT,
-    ANSWERED,
-    CONFIRMED,
-    IN_DOUBT,
-    RUNNING,
-    SENT,
-    UNDONE,
-)
 from mappings.drafts import build_stale_lock_release
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
@@ -71,9 +63,9 @@ async def _try_close_operation(store: Store, write_id: str, *, waits_for_gateway
     record, _write = await find_write_by_shown_id(store, write_id)
     # A gateway has claimed it to resolve it, which takes only a moment. Its result may change the
     # answer, so wait.
-    if record.state == RUNNING and record.reason is not None:
+    if record.state == states.RUNNING and record.reason is not None:
         return False
-    if record.state != IN_DOUBT:
+    if record.state != states.IN_DOUBT:
         raise ActionRefused(
             f"{write_id} belongs to a request that is {record.state}; it does not need to be closed"
         )
@@ -81,11 +73,13 @@ async def _try_close_operation(store: Store, write_id: str, *, waits_for_gateway
     repository = OperationRepository(store, ledger)
     record_writes = (await repository.load_writes(record.id))[record.id]
     # Closing frees the batches. If an unknown write had started one, a retry would pay it again.
-    if any(write.state == SENT and write.operator_outcome is None for write in record_writes):
+    if any(
+        write.state == states.SENT and write.operator_outcome is None for write in record_writes
+    ):
         raise ActionRefused(
             f"it is not known whether {write_id} happened; record that with `payout-gateway writes settle` first"
         )
-    unapplied_writes = [write for write in record_writes if write.state == SENT]
+    unapplied_writes = [write for write in record_writes if write.state == states.SENT]
     # Its readings take precedence: a write that did happen would be sent again by a retry.
     if unapplied_writes and waits_for_gateway:
         return False
@@ -97,12 +91,14 @@ async def _try_close_operation(store: Store, write_id: str, *, waits_for_gateway
         _resolve_write_by_operator_verdict(write, store) for write in unapplied_writes
     ]
     final_writes = {write.number: write for write in [*record_writes, *settled_writes]}
-    has_happened = any(write.state in (ANSWERED, CONFIRMED) for write in final_writes.values())
+    has_happened = any(
+        write.state in (states.ANSWERED, states.CONFIRMED) for write in final_writes.values()
+    )
     point = Checkpoint(
         resolved_writes=settled_writes,
         object_ids=[write.object_id for write in settled_writes if write.object_id],
         object_changes=await _build_batch_unlock_records(store, record, [*final_writes.values()]),
-        column_values={"state": ANSWERED if has_happened else UNDONE, "reason": None},
+        column_values={"state": states.ANSWERED if has_happened else states.UNDONE, "reason": None},
         # Nothing continues the operation, so its encrypted request and steps are no longer needed.
         drops_payload=True,
         audit_action=CLOSE_EVENT,
@@ -116,7 +112,7 @@ async def _try_close_operation(store: Store, write_id: str, *, waits_for_gateway
 
 
 def _resolve_write_by_operator_verdict(write: Write, store: Store) -> Write:
-    state = ABSENT if write.operator_outcome == ABSENT else CONFIRMED
+    state = states.ABSENT if write.operator_outcome == states.ABSENT else states.CONFIRMED
     created_id = None if write.operator_outcome in OPERATOR_OUTCOMES else write.operator_outcome
     return structs.replace(write, state=state, object_id=created_id, resolved_at=store.clock())
 
@@ -127,7 +123,7 @@ async def _build_batch_unlock_records(
     """Records that unlock the operation's batches, with the effect of its last write."""
     records: dict[str, CompareAndSet] = {}
     last_write, ledger = final_writes[-1], ObjectStateStore(store)
-    has_happened = last_write.state in (ANSWERED, CONFIRMED)
+    has_happened = last_write.state in (states.ANSWERED, states.CONFIRMED)
     # The format of the service's timestamps, which the batch record uses.
     time = f"{last_write.recorded_at:%Y-%m-%dT%H:%M:%S.000Z}"
     for subject_id in record.object_ids:

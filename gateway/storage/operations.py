@@ -23,17 +23,7 @@ from gateway.storage.sql import AnyOf, Statement
 from gateway.storage.store import Store
 from gateway.storage.tables import operation_objects, operation_steps, operations, upstream_writes
 from gateway.storage.tenants import Tenant
-from gateway.writes.states import (
-    ANSWERED,
-    CONFIRMED,
-    IN_DOUBT,
-    OPERATION_TRANSITIONS,
-    RUNNING,
-    SENT,
-    UNDONE,
-    build_operator_outcome_audit_text,
-    list_source_states,
-)
+from gateway.writes import states
 
 
 class OperationRepository(checkpoints.CheckpointWriter):
@@ -64,13 +54,17 @@ class OperationRepository(checkpoints.CheckpointWriter):
             operations.c.id == record.id,
             operations.c.fence == record.fence,
             operations.c.state == record.state,
-            operations.c.state.in_(list_source_states(OPERATION_TRANSITIONS, RUNNING)),
+            operations.c.state.in_(
+                states.list_source_states(states.OPERATION_TRANSITIONS, states.RUNNING)
+            ),
         )
-        new_values = {"fence": record.fence + 1, "instance": instance, "state": RUNNING}
+        new_values = {"fence": record.fence + 1, "instance": instance, "state": states.RUNNING}
         statement = update(operations).where(is_unchanged).values(**new_values)
         if await self._store.execute(statement) != 1:
             return None
-        return structs.replace(record, fence=record.fence + 1, instance=instance, state=RUNNING)
+        return structs.replace(
+            record, fence=record.fence + 1, instance=instance, state=states.RUNNING
+        )
 
     async def mark_answered(self, ids: Sequence[str]) -> None:
         """Closes operations whose clients have the responses, and deletes all texts but those.
@@ -111,7 +105,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
         has_other = exists().where(
             other.c.key_id == record.key_id, other.c.idempotency == key_digest
         )
-        is_own = and_(operations.c.id == record.id, operations.c.state != UNDONE)
+        is_own = and_(operations.c.id == record.id, operations.c.state != states.UNDONE)
         is_free = and_(is_own, operations.c.idempotency.is_(None), ~has_other)
         add_key = update(operations).where(is_free).values(idempotency=key_digest)
         await self._store.execute(add_key)
@@ -355,10 +349,10 @@ class OperationRepository(checkpoints.CheckpointWriter):
         is_unresolved = and_(
             upstream_writes.c.operation_id == record.id,
             upstream_writes.c.number == number,
-            upstream_writes.c.state == SENT,
+            upstream_writes.c.state == states.SENT,
         )
         statement = update(upstream_writes).where(is_unresolved).values(operator_outcome=outcome)
-        action = build_operator_outcome_audit_text(write_name, outcome)
+        action = states.build_operator_outcome_audit_text(write_name, outcome)
 
         async def save_outcome(tx: Transaction) -> bool:
             if await tx.execute(statement) != 1:
@@ -388,16 +382,16 @@ class OperationRepository(checkpoints.CheckpointWriter):
         reopen = (
             update(operations)
             .where(is_unchanged)
-            .values(state=IN_DOUBT, reason=reason, response=None, ended_at=None)
+            .values(state=states.IN_DOUBT, reason=reason, response=None, ended_at=None)
         )
         withdraw = (
             update(upstream_writes)
             .where(
                 upstream_writes.c.operation_id == record.id,
                 upstream_writes.c.number == write.number,
-                upstream_writes.c.state == CONFIRMED,
+                upstream_writes.c.state == states.CONFIRMED,
             )
-            .values(state=SENT, object_id=None, resolved_at=None, operator_outcome=outcome)
+            .values(state=states.SENT, object_id=None, resolved_at=None, operator_outcome=outcome)
         )
 
         async def reopen_operation(tx: Transaction) -> bool:
@@ -407,7 +401,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
             # The recorded result of the write is the wrong one.
             await tx.execute(statements.DELETE_STEPS, {"operation_id": record.id})
             if outcome is not None:
-                action = build_operator_outcome_audit_text(write_name, outcome)
+                action = states.build_operator_outcome_audit_text(write_name, outcome)
                 await record_audit_event(
                     self._store, tx, action, record.tenant, operation_id=record.id
                 )
@@ -441,7 +435,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
         has_old_key = and_(
             is_old,
             operations.c.idempotency.is_not(None),
-            operations.c.state.in_((ANSWERED, UNDONE)),
+            operations.c.state.in_((states.ANSWERED, states.UNDONE)),
         )
         has_old_answer = and_(statements.IS_UNREAD_ANSWER, operations.c.ended_at < unread_before)
 

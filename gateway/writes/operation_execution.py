@@ -28,24 +28,11 @@ from gateway.storage.operation_records import (
     WritesFrozenError,
 )
 from gateway.storage.state_changes import has_preconditions
-from gateway.writes import step_records
+from gateway.writes import states, step_records
 from gateway.writes.batch_routing import (
     BatchRoutedElsewhereError,
     build_batch_not_superseded_checks,
     is_refused_after_restore,
-)
-from gateway.writes.states import (
-    ABSENT,
-    ANSWERED,
-    CONFIRMED,
-    DONE,
-    IN_DOUBT,
-    MAY_EXIST,
-    NO_ENDPOINT,
-    REFUSED,
-    SENT,
-    UNDONE,
-    UNSENT,
 )
 from mappings import errors
 from mappings.effects import (
@@ -170,7 +157,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
     @property
     def write_in_doubt(self) -> Write | None:
         """The write in doubt, if any; only the last write can be."""
-        return next((write for write in self.writes.values() if write.state == SENT), None)
+        return next((write for write in self.writes.values() if write.state == states.SENT), None)
 
     @property
     def has_changed_nothing(self) -> bool:
@@ -190,7 +177,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         self._unsaved_outcomes = previous._unsaved_outcomes
         self._unsaved_change_end = previous._unsaved_change_end
         self.pending_changes = previous.pending_changes
-        if self._unsaved_outcomes and self._unsaved_outcomes[-1].state == CONFIRMED:
+        if self._unsaved_outcomes and self._unsaved_outcomes[-1].state == states.CONFIRMED:
             # That outcome comes from reads, so it is read again: another write may have claimed
             # the object since.
             self._unsaved_outcomes.pop()
@@ -292,24 +279,26 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
     def record_response(self, call: Call, outcome: step_records.Outcome) -> None:
         """Records the response to the last write."""
         if isinstance(outcome, Refused):
-            self.record_write_state(REFUSED, outcome.status)
+            self.record_write_state(states.REFUSED, outcome.status)
         elif isinstance(outcome, NoSuchOperation):
-            self.record_write_state(NO_ENDPOINT)
+            self.record_write_state(states.NO_ENDPOINT)
         elif isinstance(outcome, Failure):
-            self.record_write_state(UNSENT)
+            self.record_write_state(states.UNSENT)
         else:
             object_id = step_records.find_created_id_in_result(call, outcome)
-            self.record_write_state(ANSWERED, object_id=object_id)
+            self.record_write_state(states.ANSWERED, object_id=object_id)
         self._append_changing_step(call, outcome)
 
     async def record_reconciled_outcome(self, call: Call, outcome: Confirmed | Absent) -> None:
         """Records the outcome of a write without a response, and saves it for others to see."""
         write, change_end = self.writes[self._position], self._unsaved_change_end
         if isinstance(outcome, Confirmed):
-            self.record_write_state(CONFIRMED, object_id=outcome.object_id)
+            self.record_write_state(states.CONFIRMED, object_id=outcome.object_id)
             self._append_changing_step(call, outcome.body)
         else:
-            self.record_write_state(MAY_EXIST if isinstance(outcome, MayExist) else ABSENT)
+            self.record_write_state(
+                states.MAY_EXIST if isinstance(outcome, MayExist) else states.ABSENT
+            )
             self._append_changing_step(call, Unreachable("it was sent, and did not happen"))
         try:
             await self._save_checkpoint()
@@ -342,7 +331,9 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
     @property
     def has_executed_write(self) -> bool:
         """Whether any of its writes was executed."""
-        return any(write.state in (ANSWERED, CONFIRMED) for write in self.writes.values())
+        return any(
+            write.state in (states.ANSWERED, states.CONFIRMED) for write in self.writes.values()
+        )
 
     # Ends
 
@@ -360,7 +351,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         if self.is_saved:
             self.journal.record_end(self.operation_record)
             del self._unsaved_steps[self._unsaved_change_end :]
-            changes: dict[str, Any] = {"state": DONE, "reason": None, "response": answer}
+            changes: dict[str, Any] = {"state": states.DONE, "reason": None, "response": answer}
             # Counted from the delivery, which may be late.
             if self.journal.replay_seconds:
                 changes["ended_at"] = None
@@ -374,13 +365,13 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
                 column_values=changes, drops_payload=drops, new_aliases=self.new_aliases
             )
 
-    async def close(self, state: str = ANSWERED, answer: StoredText | None = None) -> None:
+    async def close(self, state: str = states.ANSWERED, answer: StoredText | None = None) -> None:
         """Closes the operation in an end state, and deletes its stored request."""
         if self.is_saved:
             self.journal.record_end(self.operation_record)
             changes: dict[str, Any] = {"state": state, "reason": None, "response": answer}
             # The key is free again, because the client may repeat a request that had no effect.
-            if state == UNDONE:
+            if state == states.UNDONE:
                 changes["idempotency"] = None
             await self._save_checkpoint(
                 column_values=changes,
@@ -402,7 +393,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         if self.is_saved:
             if self.failed_reads:
                 del self._unsaved_steps[self._unsaved_change_end :]
-            changes = {"state": IN_DOUBT, "reason": reason, **column_values}
+            changes = {"state": states.IN_DOUBT, "reason": reason, **column_values}
             in_doubt_changes = [self.in_doubt_change] if self.in_doubt_change else ()
             try:
                 await self._save_checkpoint(column_values=changes, object_changes=in_doubt_changes)
