@@ -151,9 +151,10 @@ def settle_write(
 def close_operation(*, write: str, yes: bool, settings: Settings) -> None:
     """Give up a request that cannot be continued, such as one started by another version.
 
-    The request that WRITE belongs to is not continued, its objects can be changed again, and the
-    same request counts as a new one. The outcome of each of its writes must be known or recorded
-    with `writes settle`.
+    The request that WRITE belongs to is not continued, and its objects can be changed again. The
+    same request counts as a new one; if this one has created recipients, batches or payments, it
+    gets 500 for a day, and nothing is sent. The outcome of each of its writes must be known or
+    recorded with `writes settle`.
     """
 
     async def load_operation_description(store: Store) -> str:

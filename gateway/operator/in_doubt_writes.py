@@ -16,6 +16,7 @@ from gateway.storage.operation_records import OPERATOR_OUTCOMES, OperationRecord
 from gateway.storage.operations import OperationRepository
 from gateway.storage.tenants import Tenant
 from gateway.writes import states
+from gateway.writes.step_records import FLOW_CHANGED_REASON
 from mappings.current import ID_PATTERN, Endpoint, find_documented_endpoint
 from mappings.signed_writes import CHANGE
 
@@ -197,12 +198,17 @@ def find_created_id_prefix(write: Write) -> str | None:
 
 def format_operator_advice(record: OperationRecord, write: Write) -> str:
     """Returns advice for an operator who has access to the service's dashboard."""
-    id_ = format_write_id(record, write)
+    close_advice = (
+        "complete by hand the steps that `payout-gateway trace` shows as missing, then run "
+        f"`payout-gateway writes close {format_write_id(record, write)}`"
+    )
+    is_known = write.state != states.SENT or write.operator_outcome is not None
+    if is_known and record.reason == FLOW_CHANGED_REASON:
+        return f"this version of the gateway cannot continue the request: {close_advice}"
     if write.state != states.SENT:
         return (
             "nothing if the service cannot be read: the gateway continues as soon as it can. If "
-            "the request cannot be continued, complete by hand the steps that `payout-gateway "
-            f"trace` shows as missing, then run `payout-gateway writes close {id_}`"
+            f"the request cannot be continued, {close_advice}"
         )
     if record.operation == CHANGE.name:
         return SIGNED_CHANGE_ADVICE

@@ -34,6 +34,9 @@ from mappings.failures import Conflict
 
 CLOSE_EVENT = "closed"
 
+_CREATING_OPERATIONS = ("create_recipient", "create_batch", "create_payment", "update_batch")
+"""The operations that create a recipient, a batch or payments each time they are executed."""
+
 MAX_ATTEMPTS, WAITING_ATTEMPTS, RETRY_SECONDS = 24, 19, 0.25
 """Attempts, those of them that leave a verdict to the gateway, and the seconds between them. A running
 gateway claims an operation in doubt for a moment each time it tries to resolve it, and applies a
@@ -94,11 +97,14 @@ async def _try_close_operation(store: Store, write_id: str, *, waits_for_gateway
     has_happened = any(
         write.state in (states.ANSWERED, states.CONFIRMED) for write in final_writes.values()
     )
+    # Its client has no response: the same request again would create the same once more.
+    is_creation = record.operation in _CREATING_OPERATIONS
+    end_state = states.DONE if is_creation else states.ANSWERED
     point = Checkpoint(
         resolved_writes=settled_writes,
         object_ids=[write.object_id for write in settled_writes if write.object_id],
         object_changes=await _build_batch_unlock_records(store, record, [*final_writes.values()]),
-        column_values={"state": states.ANSWERED if has_happened else states.UNDONE, "reason": None},
+        column_values={"state": end_state if has_happened else states.UNDONE, "reason": None},
         # Nothing continues the operation, so its encrypted request and steps are no longer needed.
         drops_payload=True,
         audit_action=CLOSE_EVENT,

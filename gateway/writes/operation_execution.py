@@ -133,8 +133,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         # Going on would pair a stored result with another step.
         if fingerprint != step_records.fingerprint_step(step):
             raise Unknown(
-                "the program has changed since, and its flow yields another step now",
-                retry_after=errors.OPERATOR_RETRY_AFTER_SECONDS,
+                step_records.FLOW_CHANGED_REASON, retry_after=errors.OPERATOR_RETRY_AFTER_SECONDS
             )
         self._position += 1
         return outcome

@@ -97,7 +97,16 @@ OPERATION_TRANSITIONS = (
         DONE,
     ),
     Transition(
-        IN_DOUBT, "an operator closes it", "a write happened; nobody has taken it over", ANSWERED
+        IN_DOUBT,
+        "an operator closes it",
+        "it has created something, so that a retry must not; nobody has taken it over",
+        DONE,
+    ),
+    Transition(
+        IN_DOUBT,
+        "an operator closes it",
+        "another write happened; nobody has taken it over",
+        ANSWERED,
     ),
     Transition(
         IN_DOUBT, "an operator closes it", "no write happened; nobody has taken it over", UNDONE

@@ -47,6 +47,9 @@ from mappings.failures import (
 Outcome = Any
 """The result of a step, or the Failure that it raised."""
 
+FLOW_CHANGED_REASON = "the program has changed since, and its flow yields another step now"
+"""Why a replay stops; only an operator can end the operation then."""
+
 
 def list_created_ids(writes: Iterable[Write], changes: Iterable[CompareAndSet]) -> list[str]:
     """Lists the ids of objects that writes have created at the service, and changes here."""

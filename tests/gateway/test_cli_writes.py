@@ -575,6 +575,40 @@ async def test_operation_of_another_version_can_be_closed_once_its_writes_are_se
         assert "it does not need to be closed" in second_result.stderr
 
 
+async def test_closed_add_that_happened_is_not_sent_again_by_a_retry(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path, seconds=2) as operated_gateway:
+        gateway, service = operated_gateway.gateway, operated_gateway.service
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "10.00")
+        path = f"/v1/batches/{batch}/payments"
+        body = {"recipient": {"id": recipient}, "sourceAmount": "4.00"}
+        operated_gateway.add_fault("POST", "/v1/batches/*/payments", **RESPONSE_LOST)
+        # Read before the add, and not again before its steps are changed.
+        operated_gateway.add_fault("GET", "/v1/batch/*/summary")
+        operated_gateway.add_fault("GET", "/v1/batch/*/summary", status=503, times=1000)
+        assert (await gateway.request("POST", path, body)).status == 500
+        await change_recorded_steps(operated_gateway)
+        await wait_until_async(
+            lambda: has_reason(operated_gateway, "the program has changed since")
+        )
+        service.faults.clear()
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        (upstream,) = service.find_or_create_tenant().batches.values()
+        payment_id = [*upstream.payments][-1]
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", payment_id, "--yes")
+        advice = (await load_only_in_doubt_write(operated_gateway))["what_to_do"]
+        assert f"payout-gateway writes close {write}" in advice
+        await wait_until_async(lambda: close_operation(operated_gateway, write), 60)
+        response = await gateway.request("POST", path, body)
+        assert (response.status, "Retry-After" in response.headers) == (500, True), response.text
+        other_body = {**body, "sourceAmount": "5.00"}
+        assert (await gateway.request("POST", path, other_body)).status == 200
+        start_path = f"/v1/batches/{batch}/start-processing"
+        assert (await gateway.request("POST", start_path)).status == 200
+        amounts = [str(payment.terms.source_amount) for payment in upstream.payments.values()]
+        assert amounts == ["10.00", "4.00", "5.00"]
+
+
 async def test_closed_start_that_happened_is_recorded(
     tmp_path: Path,
 ) -> None:
