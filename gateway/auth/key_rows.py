@@ -68,7 +68,7 @@ async def load_listed_keys(store: Store) -> list[ListedKey]:
         api_keys, tenant_credentials
     )
     query = query.order_by(api_keys.c.merchant, api_keys.c.environment, api_keys.c.name)
-    rows = await store.read(lambda tx: tx.fetch(query))
+    rows = await store.fetch(query)
     return [ListedKey(**{**row._asdict(), "allowed_ips": tuple(row.allowed_ips)}) for row in rows]
 
 
@@ -144,7 +144,7 @@ async def revoke_key(store: Store, key_id: str) -> None:
 async def load_tenants_with_credentials(store: Store) -> list[Tenant]:
     """Loads all tenants that have credentials, sorted."""
     query = select(tenant_credentials.c.merchant, tenant_credentials.c.environment)
-    rows = await store.read(lambda tx: tx.fetch(query))
+    rows = await store.fetch(query)
     return sorted(Tenant(row.merchant, row.environment) for row in rows)
 
 
@@ -153,14 +153,14 @@ async def load_tenants_with_active_keys(store: Store) -> set[Tenant]:
     query = select(api_keys.c.merchant, api_keys.c.environment).where(
         api_keys.c.revoked_at.is_(None)
     )
-    rows = await store.read(lambda tx: tx.fetch(query.distinct()))
+    rows = await store.fetch(query.distinct())
     return {Tenant(row.merchant, row.environment) for row in rows}
 
 
 async def load_credentials(store: Store, tenant: Tenant) -> Credentials:
     """Loads the credentials of a tenant, which must exist; raises StoreUnavailable."""
     query = select(tenant_credentials).filter_by(**tenant._asdict())
-    (row,) = await store.read(lambda tx: tx.fetch(query))
+    (row,) = await store.fetch(query)
     return decrypt_credentials(row, tenant, store.encryption)
 
 

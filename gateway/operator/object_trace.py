@@ -163,7 +163,7 @@ async def _find_related_ids(
     is_id = or_(legacy_ids.c.legacy_id == id_, legacy_ids.c.current_id == id_)
     query = select(legacy_ids).filter_by(**owner._asdict()).where(is_id)
     known_ids: list[KnownId] = []
-    for row in await store.read(lambda tx: tx.fetch(query)):
+    for row in await store.fetch(query):
         description = "the legacy id, imported" if row.imported else "the legacy id"
         known_ids += [KnownId(row.legacy_id, description), KnownId(row.current_id, SERVICE_ID)]
     alias = await ledger.load(owner, "alias", id_)

@@ -175,7 +175,7 @@ async def _strip_personal_data_of_old_payments(store: Store, before: datetime) -
         table.updated_at < before
     )
     oldest_payments = old_payments.order_by(table.updated_at).limit(MAX_ROWS_PER_TRANSACTION)
-    rows = await store.read(lambda tx: tx.fetch(oldest_payments))
+    rows = await store.fetch(oldest_payments)
     ledger, stripped_count = ObjectStateStore(store), 0
     for row in rows:
         owner = Tenant(row.merchant, row.environment)

@@ -85,7 +85,7 @@ def create_readiness_checks(parts: GatewayParts) -> dict[str, Check]:
 
     async def find_database_problem() -> str | None:
         try:
-            await store.read(lambda tx: tx.fetch(select(1)))
+            await store.fetch(select(1))
         except StoreUnavailable as error:
             return str(error)
         # A database on a full disk can still be read. No write is needed to find out, because every

@@ -85,7 +85,7 @@ async def list_audit_events(store: Store, scope: Tenant = ALL_TENANTS) -> list[A
         query = query.where(audit_events.c.merchant.in_(("", scope.merchant)))
     if scope.environment:
         query = query.where(audit_events.c.environment.in_(("", scope.environment)))
-    return [AuditEvent(**row._asdict()) for row in await store.read(lambda tx: tx.fetch(query))]
+    return [AuditEvent(**row._asdict()) for row in await store.fetch(query)]
 
 
 def is_tenant_in_scope(scope: Tenant, tenant: Tenant) -> bool:

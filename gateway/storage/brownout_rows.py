@@ -65,13 +65,13 @@ async def _record_action(store: Store, tx: Transaction, verb: str, brownout: Bro
 async def list_brownouts(store: Store) -> list[Brownout]:
     """Lists all brownouts, planned, active and past, earliest first."""
     query = select(brownouts).order_by(brownouts.c.begins_at)
-    return [_parse_brownout(row) for row in await store.read(lambda tx: tx.fetch(query))]
+    return [_parse_brownout(row) for row in await store.fetch(query)]
 
 
 async def list_planned_and_active_brownouts(store: Store, now: datetime) -> list[Brownout]:
     """Lists the brownouts that have not ended."""
     query = select(brownouts).where(_build_open_condition(now))
-    return [_parse_brownout(row) for row in await store.read(lambda tx: tx.fetch(query))]
+    return [_parse_brownout(row) for row in await store.fetch(query)]
 
 
 def _build_open_condition(now: datetime) -> ColumnElement[bool]:

@@ -35,7 +35,7 @@ def build_erasure_count_name(tenant: Tenant) -> str:
 
 async def load_change_counts(store: Store) -> ChangeCounts:
     """Loads all change counts; raises StoreUnavailable."""
-    return dict(await store.read(lambda tx: tx.fetch(_SELECT_COUNTS)))
+    return dict(await store.fetch(_SELECT_COUNTS))
 
 
 async def increment_change_count(tx: Transaction, name: str) -> int:

@@ -56,5 +56,5 @@ async def unfreeze_writes(store: Store, scope: Tenant) -> bool:
 async def list_freezes(store: Store) -> list[Freeze]:
     """Lists every freeze, widest first."""
     query = select(freezes).order_by(freezes.c.merchant, freezes.c.environment)
-    rows = await store.read(lambda tx: tx.fetch(query))
+    rows = await store.fetch(query)
     return [Freeze(Tenant(row.merchant, row.environment), row.since) for row in rows]

@@ -56,7 +56,7 @@ async def _load_id_pairs(
     if len(names) == 1:
         statement, values = statements.select_one, {**owner._asdict(), "name": names[0]}
     rows = store.database.fetch_now(statement, values) if len(names) <= FEW else None
-    return await store.read(lambda tx: tx.fetch(statement, values)) if rows is None else rows
+    return await store.fetch(statement, values) if rows is None else rows
 
 
 _IS_TENANT = and_(*(legacy_ids.c[name] == bindparam(name) for name in ("merchant", "environment")))

@@ -96,5 +96,5 @@ async def list_mode_switches(store: Store) -> list[ModeSwitch]:
     rows = select(modes).order_by(modes.c.merchant, modes.c.environment, modes.c.key, modes.c.part)
     return [
         ModeSwitch(Tenant(row.merchant, row.environment), row.key, row.part, row.mode, row.since)
-        for row in await store.read(lambda tx: tx.fetch(rows))
+        for row in await store.fetch(rows)
     ]

@@ -93,7 +93,7 @@ class ObjectStateStore:
         query = select(table.id).where(
             table.environment == environment, table.id == batch_id, text(IS_SUPERSEDED)
         )
-        return bool(await self._store.read(lambda tx: tx.fetch(query)))
+        return bool(await self._store.fetch(query))
 
     def load_facts(self, tenant: Tenant, step: LoadFacts) -> Awaitable[Any]:
         """Loads what a step of a flow asks for."""
@@ -123,7 +123,7 @@ class ObjectStateStore:
                 else self._store.database.fetch_now(table.select_first, values)
             )
             if rows is None or len(rows) > FEW:
-                rows = await self._store.read(lambda tx: tx.fetch(table.select_all, values))
+                rows = await self._store.fetch(table.select_all, values)
         elif len(ids := tuple(sorted(set(among)))) > 1:
             values, is_brief = {**values, "ids": ids}, len(ids) <= FEW
             rows = None
@@ -149,13 +149,13 @@ class ObjectStateStore:
 
     async def load_superseded_batch_aliases(self, owner: Tenant) -> dict[str, dict[str, Any]]:
         """Loads the aliases of superseded batches, with an index: most aliases are of payments."""
-        rows = await self._store.read(lambda tx: tx.fetch(SELECT_SUPERSEDED, owner._asdict()))
+        rows = await self._store.fetch(SELECT_SUPERSEDED, owner._asdict())
         return await self._decode_facts_by_id(owner, "alias", rows)
 
     async def _load_times_of_unseen_batches(self, owner: Tenant, batch_id: str) -> dict[str, str]:
         """Loads when each batch was sent that may exist, by operation id; see ``LoadFacts``."""
         row = {**owner._asdict(), "object_id": batch_id}
-        rows = await self._store.read(lambda tx: tx.fetch(SELECT_UNSEEN_BATCHES, row))
+        rows = await self._store.fetch(SELECT_UNSEEN_BATCHES, row)
         return {row.operation_id: row.recorded_at.isoformat() for row in rows}
 
     async def _load_recent_changes(self, owner: Tenant, id_: str) -> dict[str, Any]:
@@ -415,7 +415,7 @@ class ObjectStateStore:
 
     async def load_capabilities(self) -> dict[tuple[str, str], Any]:
         """Loads what was learned of the services, by environment and name."""
-        rows = await self._store.read(lambda tx: tx.fetch(select(capabilities)))
+        rows = await self._store.fetch(select(capabilities))
         return {(row.environment, row.name): json_codec.loads_trusted(row.value) for row in rows}
 
     async def save_capability(self, environment: str, name: str, value: Any) -> None:

@@ -204,7 +204,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
 
     async def list_unfinished_without_requests(self) -> list[OperationRecord]:
         """Like ``list_unfinished``, but without requests and object ids."""
-        rows = await self._store.read(lambda tx: tx.fetch(statements.SELECT_UNFINISHED))
+        rows = await self._store.fetch(statements.SELECT_UNFINISHED)
         return [await self._decrypt_record_response(_parse_record(row, {})) for row in rows]
 
     async def is_any_unfinished(self, tenant: Tenant, operation: str) -> bool:
@@ -214,7 +214,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
             statements.UNFINISHED,
             operations.c.operation == operation,
         )
-        return bool(await self._store.read(lambda tx: tx.fetch(query.limit(1))))
+        return bool(await self._store.fetch(query.limit(1)))
 
     async def list_by_object(
         self, tenant: Tenant | None, ids: Iterable[str]
@@ -272,7 +272,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
         """Loads the results of the steps, a text for each checkpoint, in order."""
         is_own = operation_steps.c.operation_id == record.id
         query = select(operation_steps).where(is_own).order_by(operation_steps.c.number)
-        rows = await self._store.read(lambda tx: tx.fetch(query))
+        rows = await self._store.fetch(query)
         texts = [await self._texts.decrypt(record, "results", row.results) for row in rows]
         return [text for text in texts if text is not None]
 
@@ -280,7 +280,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
         """Loads the writes of operations, by operation id, in order."""
         writes_by_id: dict[str, list[Write]] = {id_: [] for id_ in ids}
         values = {"ids": sorted(writes_by_id)}
-        rows = await self._store.read(lambda tx: tx.fetch(_WRITES_QUERY, values)) if ids else ()
+        rows = await self._store.fetch(_WRITES_QUERY, values) if ids else ()
         for row in rows:
             operation_id, *columns = row
             writes_by_id[operation_id].append(Write(*columns))
@@ -296,7 +296,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
             upstream_writes.c.object_id.is_not(None),
             upstream_writes.c.operation_id != record.id,
         )
-        return {row.object_id for row in await self._store.read(lambda tx: tx.fetch(query))}
+        return {row.object_id for row in await self._store.fetch(query)}
 
     async def is_overwritten(
         self, record: OperationRecord, object_id: str, names: Iterable[str], named: Iterable[str]
@@ -309,18 +309,14 @@ class OperationRepository(checkpoints.CheckpointWriter):
         values |= {"names": tuple(sorted(names)), "fingerprint": record.fingerprint}
         values["named_ids"] = tuple(sorted(named))
         values["since"] = record.ended_at or record.started_at
-        return bool(
-            await self._store.read(lambda tx: tx.fetch(statements.SELECT_OVERWRITING, values))
-        )
+        return bool(await self._store.fetch(statements.SELECT_OVERWRITING, values))
 
     async def is_object_created_by_other_operation(
         self, record: OperationRecord, made: str
     ) -> bool:
         """Whether a write of another operation of the tenant created this object."""
         values = {**record.tenant._asdict(), "operation_id": record.id, "object_id": made}
-        return bool(
-            await self._store.read(lambda tx: tx.fetch(statements.SELECT_CLAIM_OF_OTHERS, values))
-        )
+        return bool(await self._store.fetch(statements.SELECT_CLAIM_OF_OTHERS, values))
 
     async def list_open_with_identical_write(
         self, record: OperationRecord, write: Write
@@ -413,7 +409,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
         """Loads the outcomes that operators recorded, by operation id."""
         outcomes: dict[str, OperatorOutcomes] = {}
         query, values = _OPERATOR_OUTCOMES_QUERY, {"ids": list(ids)}
-        for row in await self._store.read(lambda tx: tx.fetch(query, values)) if ids else ():
+        for row in await self._store.fetch(query, values) if ids else ():
             earlier = outcomes.get(row.operation_id, ())
             outcomes[row.operation_id] = (*earlier, (row.number, row.operator_outcome))
         return outcomes
@@ -430,7 +426,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
         done = select(operations.c.id).where(
             is_old, statements.IS_OPEN_OPERATION, statements.IS_DONE
         )
-        rows = await self._store.read(lambda tx: tx.fetch(done))
+        rows = await self._store.fetch(done)
         await self.mark_answered([row.id for row in rows])
         has_old_key = and_(
             is_old,

@@ -268,7 +268,7 @@ async def load_request_counts(
         .group_by(*columns)
         .order_by(*columns)
     )
-    rows = await store.read(lambda tx: tx.fetch(query))
+    rows = await store.fetch(query)
     return {tuple(row[: len(columns)]): _parse_counts(row._asdict()) for row in rows}
 
 

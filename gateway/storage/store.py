@@ -62,6 +62,10 @@ class Store:
         finally:
             metrics.traffic.database_durations["read"].observe(perf_counter() - started_at)
 
+    def fetch(self, statement: Any, *parameter_sets: Parameters) -> Awaitable[list[Any]]:
+        """Reads with one statement in a transaction of its own; see ``Transaction.fetch``."""
+        return self.read(lambda tx: tx.fetch(statement, *parameter_sets))
+
     async def fetch_by_key(self, statement: Statement, parameters: Parameters) -> Sequence[Any]:
         """Selects rows by their key; see ``Database.fetch_by_key``."""
         started_at = perf_counter()
@@ -82,8 +86,7 @@ class Store:
 
     async def list_live_instances(self) -> set[str]:
         """Lists the instances of the gateways that run on the database."""
-        rows = await self.read(lambda tx: tx.fetch(select(instances.c.id)))
-        ids = {row.id for row in rows}
+        ids = {row.id for row in await self.fetch(select(instances.c.id))}
         if self.is_of_one_process:
             return ids if is_served(self.database.location) else set()
         held_keys = await self.database.list_instance_locks() or ()

@@ -73,7 +73,7 @@ async def list_superseded_batches(store: Store) -> list[SupersededBatch]:
     query = select(*tenant_columns, table.id, table.updated_at, table.started_at).where(
         text(IS_SUPERSEDED)
     )
-    marks = await store.read(lambda tx: tx.fetch(query.order_by(*tenant_columns)))
+    marks = await store.fetch(query.order_by(*tenant_columns))
     for tenant, rows in groupby(marks, key=lambda row: Tenant(row.merchant, row.environment)):
         batches = await object_state.load_facts_by_id(tenant, "batch")
         legacy_ids = await load_legacy_ids(store, tenant, batches)
@@ -113,5 +113,5 @@ async def _list_batches_that_may_exist(store: Store) -> list[SupersededBatch]:
             is_deleted=False,
             request_id=row.request_id,
         )
-        for row in await store.read(lambda tx: tx.fetch(query))
+        for row in await store.fetch(query)
     ]

@@ -142,7 +142,7 @@ class InstanceLeases:
 
     async def _load_leases(self, now: datetime) -> dict[str, _Lease]:
         """Loads the leases; ``now`` is from before: after a pause all would seem to have ended."""
-        rows = await self._store.read(lambda tx: tx.fetch(_SELECT_INSTANCES))
+        rows = await self._store.fetch(_SELECT_INSTANCES)
         # If the clock was set back, a lease does not last until its time comes again.
         ages = {row.id: abs((now - row.renewed_at).total_seconds()) for row in rows}
         held_keys = None

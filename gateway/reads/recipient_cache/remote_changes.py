@@ -46,7 +46,7 @@ class RemoteChanges:
         is_recent = upstream_writes.c.recorded_at >= earliest
         query = select(*_COLUMNS).filter_by(**self._tenant._asdict())
         query = query.where(is_recent, upstream_writes.c.path.startswith("/recipients/"))
-        rows = await self._store.read(lambda tx: tx.fetch(query))
+        rows = await self._store.fetch(query)
         reported, self._last_query_at = self._reported_writes, now
         # A write without an answer may be executed at any moment, so it is reported again.
         self._reported_writes = {
