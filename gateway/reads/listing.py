@@ -131,7 +131,7 @@ def _select_page(
 async def _query_service(
     question: ListQuery, native_query: Mapping[str, str], call_service: CallService
 ) -> ListPage | None:
-    """Asks the service; returns None if it refuses the query or does not return the totals."""
+    """Asks the service; returns None if its answer is not the page, with the totals."""
     try:
         body = await call_service(Call("GET", question.path, query=native_query))
     except Refused as error:
@@ -143,5 +143,9 @@ async def _query_service(
     if page.page_count is None or page.record_count is None:
         return None
     # Some services return the last page for a page past the end.
-    is_past = page.number != question.page or question.page > page.page_count
-    return ListPage([] if is_past else page.rows, page.page_count, page.record_count)
+    if question.page > page.page_count:
+        return ListPage([], page.page_count, page.record_count)
+    # Another page of the list, or another way to count pages: a scan depends on neither.
+    if page.number != question.page:
+        return None
+    return ListPage(page.rows, page.page_count, page.record_count)

@@ -118,6 +118,18 @@ async def test_page_past_the_end_is_empty_even_if_service_repeats_last_page() ->
     assert (list(result.rows), result.pages, result.records) == ([], 3, 25)
 
 
+@pytest.mark.parametrize("page", [1, 2, 3])
+async def test_page_that_service_numbers_differently_is_not_empty(page: int) -> None:
+    """Some services count pages from 0 in ``meta``: the number proves no other page."""
+    in_memory_list = InMemoryList(
+        build_rows(25), meta=lambda counts: {**counts, "page": counts["page"] - 1}
+    )
+    query = {"page": str(page), "pageSize": "10"}
+    result = await in_memory_list.query(build_query(page=page, page_size=10, native_query=query))
+    expected_rows = list(range(25))[(page - 1) * 10 : page * 10]
+    assert (list_numbers(result), result.pages, result.records) == (expected_rows, 3, 25)
+
+
 # Scans
 
 
