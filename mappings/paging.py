@@ -76,6 +76,13 @@ def complete_page_meta(meta: JSON, page: Page, rows: int) -> dict[str, int]:
     )
 
 
+def is_past_the_end(body: Mapping[str, JSON], number: int) -> bool:
+    """Whether the list has fewer pages than ``number``, according to its ``meta``."""
+    meta = body.get("meta")
+    pages = parse_count_or_default(meta.get("pages") if isinstance(meta, dict) else None, number)
+    return number > max(pages, FIRST_PAGE)
+
+
 def compute_last_page_to_read(body: Mapping[str, JSON], number: int, *, is_new: bool) -> int:
     """Returns the last page to read after page ``number``: from ``meta``, else the next one.
 

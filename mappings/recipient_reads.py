@@ -33,6 +33,7 @@ from mappings.objects import (
     is_deleted_for_clients,
     is_legacy_status_still_valid,
 )
+from mappings.paging import FIRST_PAGE, is_past_the_end
 
 RecipientWithFacts = tuple[Mapping[str, JSON], Facts]
 
@@ -91,12 +92,14 @@ def load_recipient_and_list_page(
 ) -> Generator[Step, Any, tuple[RecipientWithFacts, Any]]:
     """Reads a recipient and, concurrently, a page of a list.
 
-    If the service refuses the page size, requests its default size: legacy lists have no 406.
+    If the service refuses the page size, requests its default size, and if it refuses the page, the
+    first one: legacy lists have no 406, and a page past the end is empty (contract, section 3).
     """
     facts: Facts = yield LoadFacts("recipient", recipient_id)
     if facts.get("deleted"):
         raise Invalid(NOT_FOUND)
     recipient_call = Call("GET", f"/recipients/{recipient_id}")
+    number, refusal = int(query.get("page", FIRST_PAGE)), None
     while True:
         result, page = yield Parallel([recipient_call, Call("GET", path, query=query)])
         # The recipient's result comes first: if it does not exist, the list does not matter.
@@ -104,10 +107,20 @@ def load_recipient_and_list_page(
             raise result
         if not isinstance(page, Exception):
             break
-        is_refused = isinstance(page, Refused) and page.status in (400, 406)
-        if not is_refused or "pageSize" not in query:
+        if not isinstance(page, Refused) or page.status not in (400, 406):
             raise page
-        query = {name: value for name, value in query.items() if name != "pageSize"}
+        is_page_named = page.has_field_problem("invalid_field", "page")
+        names = ("page", "pageSize") if is_page_named else ("pageSize", "page")
+        refused_name = next((name for name in names if name in query), None)
+        if refused_name is None:
+            raise page
+        refusal = page
+        query = {name: value for name, value in query.items() if name != refused_name}
+    if is_past_the_end(page, number):
+        # Instead of a refusal, some services return their last page.
+        page = {"meta": {**page["meta"], "page": number}}
+    elif refusal and number != int(query.get("page", FIRST_PAGE)):
+        raise refusal
     recipient = result["recipient"]
     return (yield from _complete_with_valid_facts(recipient_id, recipient, facts)), page
 
