@@ -39,7 +39,10 @@ class KnownDifference:
         )
 
 
-ALL_OPERATIONS = frozenset(operation.name for operation in OPERATIONS)
+UNLISTED_OPERATIONS = frozenset({"read_any_payment", "list_payments"})
+"""Those that the legacy document does not list."""
+
+ALL_OPERATIONS = UNLISTED_OPERATIONS | {operation.name for operation in OPERATIONS}
 WRITES_OF_PAYMENTS = frozenset({"create_batch", "update_batch", "create_payment", "update_payment"})
 WITH_PAYOUT = frozenset({"create_recipient", "update_recipient", "create_payout_method",
                          "update_payout_method"})  # fmt: skip
