@@ -45,7 +45,8 @@ def format_verdict(findings: Sequence[Finding]) -> str:
     if errors:
         consequences = " ".join(dict.fromkeys(finding.consequence for finding in errors))
         return f"NOT READY: {pluralize(len(errors), 'error')}{suffix}. {consequences}"
-    return f"READY: clients are served{suffix}."
+    # Not "clients are served" in this case: a freeze or a brownout is a warning.
+    return f"READY: no errors{suffix}." if warnings else "READY: clients are served."
 
 
 def _print_findings(findings: Sequence[Finding], *, is_complete: bool) -> None:

@@ -723,6 +723,7 @@ async def test_active_freezes_and_brownouts_are_listed_and_no_error(
         )
         output = (await run_command(tmp_path, "doctor")).stdout
         assert "writes have been frozen since" in output
+        assert output.startswith("READY: no errors; "), "clients are not served"
         assert max(map(len, output.splitlines())) <= 160
         await run_command(tmp_path, "unfreeze", "--merchant", "demo", "--environment", "sandbox")
         await run_command(tmp_path, "unfreeze", "--all")
