@@ -30,9 +30,9 @@ class DelayedStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def read(self, body: Any) -> Any:
+    async def fetch(self, statement: Any) -> Any:
         is_first = not self.has_read.is_set()
-        result = await self._store.read(body)
+        result = await self._store.fetch(statement)
         if is_first:
             self.has_read.set()
             await self.may_continue.wait()
