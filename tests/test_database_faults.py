@@ -174,15 +174,16 @@ async def test_full_disk_is_reported_by_readiness_without_writes(
 
         assert (await gateway.request("GET", "/v1/profile/balances")).status == 200
         assert (await is_healthy(), await load_database_up()) == (True, 1)
-        async with fill_disk(tmp_path / "gateway.db"):
-            await wait_until_async(is_faulty)
-            fault = await load_state_fault() or ""
-            assert "gateway.db cannot be written (" in fault
-            assert "writes of clients are refused" in fault
-            assert "check that its disk has free space" in fault
-            assert await load_database_up() == 0
-            assert (await gateway.request("GET", "/v1/profile/balances")).status == 200
+        # Captured from here on, because the gateway may notice the end before this test does.
         with capture_logs() as log_entries:
+            async with fill_disk(tmp_path / "gateway.db"):
+                await wait_until_async(is_faulty)
+                fault = await load_state_fault() or ""
+                assert "gateway.db cannot be written (" in fault
+                assert "writes of clients are refused" in fault
+                assert "check that its disk has free space" in fault
+                assert await load_database_up() == 0
+                assert (await gateway.request("GET", "/v1/profile/balances")).status == 200
             await wait_until_async(is_healthy)
         (recovery,) = [entry for entry in log_entries if entry["event"] == "database_available"]
         assert recovery["outage_seconds"] > 0
