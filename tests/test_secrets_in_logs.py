@@ -480,9 +480,15 @@ async def test_log_lines_are_json_and_each_request_has_one(
 ) -> None:
     line_count = len(gateway_process.gateway.parse_log())
     response = await gateway_process.request("GET", "/recipients")
-    # Writes in doubt of other tests may be logged at the same time.
-    log = gateway_process.gateway.parse_log()
-    (line,) = [entry for entry in log[line_count:] if entry["event"] == "request"]
+
+    def list_request_lines() -> list[dict[str, Any]]:
+        # Writes in doubt of other tests may be logged at the same time.
+        new_lines = gateway_process.gateway.parse_log()[line_count:]
+        return [entry for entry in new_lines if entry["event"] == "request"]
+
+    # The line is written a moment after the response.
+    await wait_until(lambda: bool(list_request_lines()))
+    (line,) = list_request_lines()
     assert line["merchant"] == "canary"
     assert line["operation"] == "list_recipients"
     assert line["http.route"] == "/v1/recipients"
@@ -490,6 +496,7 @@ async def test_log_lines_are_json_and_each_request_has_one(
     assert line["http.request.body.size"] == 0
     assert line["http.response.body.size"] == len(response.body)
     assert line["duration_ms"] >= line["upstream_duration_ms"] > 0
+    log = gateway_process.gateway.parse_log()
     durations = [entry["duration_ms"] for entry in log if entry["event"] == "request"]
     assert any(duration % 1 for duration in durations), "only ticks of the event loop"
     assert "Traceback" not in gateway_process.gateway.read_log()
