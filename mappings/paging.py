@@ -78,9 +78,7 @@ def complete_page_meta(meta: JSON, page: Page, rows: int) -> dict[str, int]:
 
 def is_past_the_end(body: Mapping[str, JSON], number: int) -> bool:
     """Whether the list has fewer pages than ``number``, according to its ``meta``."""
-    meta = body.get("meta")
-    pages = parse_count_or_default(meta.get("pages") if isinstance(meta, dict) else None, number)
-    return number > max(pages, FIRST_PAGE)
+    return number > max(_parse_page_count(body, default=number), FIRST_PAGE)
 
 
 def compute_last_page_to_read(body: Mapping[str, JSON], number: int, *, is_new: bool) -> int:
@@ -91,8 +89,12 @@ def compute_last_page_to_read(body: Mapping[str, JSON], number: int, *, is_new: 
     """
     if not is_new:
         return 0
+    return _parse_page_count(body, default=number + 1)
+
+
+def _parse_page_count(body: Mapping[str, JSON], *, default: int) -> int:
     meta = body.get("meta")
-    return parse_count_or_default(meta.get("pages") if isinstance(meta, dict) else None, number + 1)
+    return parse_count_or_default(meta.get("pages") if isinstance(meta, dict) else None, default)
 
 
 def fetch_first_page(

@@ -271,6 +271,13 @@ def build_add_body(recipient: str, amount: str) -> bytes:
     return json.dumps(payment).encode()
 
 
+async def add_signed_payment(
+    gateway: GatewayUnderTest, upstream: str, recipient: str, amount: str
+) -> RawResponse:
+    body = build_add_body(recipient, amount)
+    return await send_signed(gateway, "POST", f"/batches/{upstream}/payments", body)
+
+
 @WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
 async def test_payment_added_during_a_legacy_edit_is_paid(
     tmp_path: Path, *, inferred: bool
@@ -283,7 +290,7 @@ async def test_payment_added_during_a_legacy_edit_is_paid(
         path = f"/batches/{upstream}/payments"
         simulator.service.faults.append(Fault("POST", f"/v1{path}", delay=0.6))
         pending_add = asyncio.ensure_future(
-            send_signed(gateway, "POST", path, build_add_body(recipient, "7.00"))
+            add_signed_payment(gateway, upstream, recipient, "7.00")
         )
         await asyncio.sleep(0.2)
         edit_response, add_response = await edit_payment(gateway, batch), await pending_add
@@ -314,9 +321,7 @@ async def test_payment_added_after_a_legacy_edit_read_the_batch_is_paid(
         path, change = f"/v1/batches/{batch}/payments/{payment}", {"sourceAmount": "9.00"}
         pending_edit = asyncio.ensure_future(gateway.request("PATCH", path, change))
         await asyncio.sleep(0.2)
-        add_response = await send_signed(
-            gateway, "POST", f"/batches/{upstream}/payments", build_add_body(recipient, "7.00")
-        )
+        add_response = await add_signed_payment(gateway, upstream, recipient, "7.00")
         assert (add_response.status, pending_edit.done(), (await pending_edit).status) == (
             200,
             False,
@@ -347,7 +352,7 @@ async def test_signed_add_is_refused_while_a_legacy_edit_creates_a_draft(
 
         await wait_until_async(is_taken)
         add_response, edit_response = (
-            await send_signed(gateway, "POST", path, build_add_body(recipient, "7.00")),
+            await add_signed_payment(gateway, upstream, recipient, "7.00"),
             await pending_edit,
         )
         assert edit_response.status == 200
@@ -366,7 +371,7 @@ async def test_signed_add_in_doubt_blocks_legacy_edits_until_it_cannot_come(
         path = f"/batches/{upstream}/payments"
         (payment,) = await load_payment_ids(gateway, batch)
         setup.add_fault("POST", f"/v1{path}", close="after")
-        add_response = await send_signed(gateway, "POST", path, build_add_body(recipient, "7.00"))
+        add_response = await add_signed_payment(gateway, upstream, recipient, "7.00")
         assert add_response.status == 500
         edit_response = await edit_payment(gateway, batch, payment=payment)
         assert edit_response.status == 500
@@ -775,7 +780,7 @@ async def test_signed_write_waiting_for_an_edit_is_not_sent_after_a_freeze(tmp_p
         await wait_until_async(is_taken)
         path = f"/batches/{upstream}/payments"
         pending_add = asyncio.ensure_future(
-            send_signed(setup.gateway, "POST", path, build_add_body(recipient, "7.00"))
+            add_signed_payment(setup.gateway, upstream, recipient, "7.00")
         )
         await setup.run_command("freeze", "--merchant", "demo")
         assert extract_error(await pending_add) == FROZEN_REFUSAL
@@ -796,7 +801,7 @@ async def test_legacy_edit_waits_only_for_earlier_signed_writes(
         (payment,) = await load_payment_ids(gateway, batch)
         simulator.service.faults.append(Fault("POST", f"/v1{path}", answer_delay=3))
         pending_start = asyncio.ensure_future(
-            send_signed(gateway, "POST", path, build_add_body(recipient, "6.00"))
+            add_signed_payment(gateway, upstream, recipient, "6.00")
         )
         await wait_until(lambda: len(simulator.service.require_batch(upstream).payments) == 2)
         pending_edit = asyncio.ensure_future(edit_payment(gateway, batch, payment=payment))
@@ -805,7 +810,7 @@ async def test_legacy_edit_waits_only_for_earlier_signed_writes(
             return (await load_batch_state(gateway, upstream)).get("phase") == "editing"
 
         await wait_until_async(is_taken)
-        last = await send_signed(gateway, "POST", path, build_add_body(recipient, "8.00"))
+        last = await add_signed_payment(gateway, upstream, recipient, "8.00")
         # Where the service has no such edit, the batch is a draft after it.
         expected = (200, 200) if inferred else (200, 400)
         assert (await pending_start).status == 200
@@ -827,7 +832,7 @@ async def test_signed_and_legacy_additions_do_not_wait_for_each_other(tmp_path: 
         simulator.service.faults.append(fault)
         payment = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
         additions = (
-            send_signed(gateway, "POST", path, build_add_body(recipient, "6.00")),
+            add_signed_payment(gateway, upstream, recipient, "6.00"),
             gateway.request("POST", f"/v1/batches/{batch}/payments", payment),
         )
         payments = simulator.service.require_batch(upstream).payments
@@ -855,9 +860,7 @@ async def test_legacy_addition_in_doubt_does_not_take_a_signed_payment_for_its_o
             gateway.request("POST", f"/v1/batches/{batch}/payments", payment)
         )
         await wait_until(lambda: setup.count_calls("POST", f"/v1{path}") == 1)
-        assert (
-            await send_signed(gateway, "POST", path, build_add_body(recipient, "7.00"))
-        ).status == 200
+        assert (await add_signed_payment(gateway, upstream, recipient, "7.00")).status == 200
         assert (await pending_add).status == 500
         assert len((await setup.run_json_command("writes", "unsettled"))["writes"]) == 1
 
@@ -911,10 +914,7 @@ async def test_signed_payment_does_not_explain_another_payment(
         simulator,
     ):
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
-        path = f"/batches/{upstream}/payments"
-        assert (
-            await send_signed(gateway, "POST", path, build_add_body(recipient, "7.00"))
-        ).status == 200
+        assert (await add_signed_payment(gateway, upstream, recipient, "7.00")).status == 200
         body = build_add_body(recipient, "8.00" if is_edited else "7.00")
         await insert_at_service(simulator, upstream, body)
         response = await gateway.request("POST", f"/v1/batches/{batch}/start-processing")
@@ -958,10 +958,7 @@ async def test_legacy_addition_after_a_signed_one_does_not_delay_an_edit(tmp_pat
         simulator,
     ):
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
-        path = f"/batches/{upstream}/payments"
-        assert (
-            await send_signed(gateway, "POST", path, build_add_body(recipient, "7.00"))
-        ).status == 200
+        assert (await add_signed_payment(gateway, upstream, recipient, "7.00")).status == 200
         added = {"recipient": {"id": recipient}, "sourceAmount": "6.00"}
         await request_successfully(gateway, "POST", f"/batches/{batch}/payments", added)
         first_payment = (await load_payment_ids(gateway, batch))[0]
@@ -976,9 +973,7 @@ async def test_refused_signed_payment_is_not_recorded(tmp_path: Path) -> None:
         simulator,
     ):
         recipient, _, upstream = await create_batch_of_one(gateway, simulator)
-        refused_add = await send_signed(
-            gateway, "POST", f"/batches/{upstream}/payments", build_add_body(recipient, "0.00")
-        )
+        refused_add = await add_signed_payment(gateway, upstream, recipient, "0.00")
         assert refused_add.status == 400
         assert await load_batch_state(gateway, upstream, SIGNED_ADDS) == {}
 
