@@ -31,7 +31,7 @@ from gateway.writes.states import IN_DOUBT, RUNNING
 from gateway.writes.write_request import Caller
 from mappings import consistency_checks
 from mappings.effects import Answer, Flow
-from mappings.failures import Conflict, Failure, Refused
+from mappings.failures import Conflict, Failure, Refused, Unreachable
 
 log = structlog.get_logger()
 
@@ -85,6 +85,7 @@ class ReconciliationReport:
     unknown_batches: list[Finding] = field(default_factory=list)
     """Batches that the service lists and the gateway has no record of; also of a rehearsal."""
     unreadable_objects: list[Finding] = field(default_factory=list)
+    unreachable_environments: set[str] = field(default_factory=set)
     tenants_without_list: list[Finding] = field(default_factory=list)
     """Tenants whose batches the service does not list."""
     unnamed_recipients: dict[Tenant, list[str]] = field(default_factory=dict)
@@ -280,6 +281,8 @@ class Reconciler:
             raise
         except Failure as failure:
             status = failure.status if isinstance(failure, Refused) else None
+            if isinstance(failure, Unreachable):
+                report.unreachable_environments.add(check.owner.environment)
             reason = f"refused, status {status}" if status else str(failure)
             problem = f"it could not be read ({reason})"
             action = (

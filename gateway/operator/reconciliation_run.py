@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.auth.key_rows import load_tenants_with_active_keys
 from gateway.config.settings import Settings
 from gateway.operator import UNKNOWN_TENANT, ActionRefused
-from gateway.operator.in_doubt_writes import load_in_doubt_writes
+from gateway.operator.in_doubt_writes import advise_to_wait, load_in_doubt_writes
 from gateway.operator.ledger_reconciliation import (
     ProgressCallback,
     ReconciliationReport,
@@ -47,11 +47,14 @@ async def reconcile_and_clear_restored_flag(
         report = await reconciler.reconcile(tenants, progress, was_restored=was_restored)
         report.skipped_tenants = await _leave_out_revoked_tenants(store, report)
         # A write in doubt is a finding: what it changed cannot be compared.
-        report.in_doubt = [
+        in_doubt = [
             write
             for write in await load_in_doubt_writes(store)
             if write.record.tenant in {*tenants} - {*report.skipped_tenants}
         ]
+        unreachable = (f"service.{name}" for name in report.unreachable_environments)
+        faults = dict.fromkeys(unreachable, "the service cannot be reached")
+        report.in_doubt = advise_to_wait(in_doubt, faults)
         # Batches are started again only after one run has compared everything.
         is_complete = merchant is None and environment is None and not report.unreadable_objects
         report.is_cleared = was_restored and is_complete

@@ -364,6 +364,19 @@ async def test_writes_in_doubt_are_findings(tmp_path: Path) -> None:
         assert "dashboard" in report["unsettled"][0]["what_to_do"]
 
 
+async def test_write_in_doubt_of_an_unreachable_service_is_not_to_be_looked_for(
+    tmp_path: Path,
+) -> None:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        await lose_batch_create(operated_gateway)
+        operated_gateway.add_fault("GET", "/v1/*", close="before", times=1000)
+        report = await operated_gateway.run_json_command("reconcile", code=2)
+        (write,), (unreadable, *_) = report["unsettled"], report["unreadable"]
+        assert "the service cannot be reached: wait" in write["what_to_do"]
+        assert "dashboard" not in write["what_to_do"]
+        assert "run this again" in unreadable["what_to_do"]
+
+
 async def test_draft_is_not_compared(tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
         batch = await create_batch(
