@@ -139,6 +139,11 @@ async def test_erasure_removes_personal_data_of_a_recipient(tmp_path: Path) -> N
         )
         assert "1 payment in 1 batch, and 1 stored field" in output.stdout
         assert "2 encrypted responses" in output.stdout
+        repeated = await setup.run_command(
+            "erase", other_recipient, "--key", await load_key_name(setup), "--yes"
+        )
+        assert repeated.stdout.startswith("Nothing to erase: ")
+        assert "2 encrypted responses" in repeated.stdout
         ada, erased_entry = await stored.load_entries(batch)
         assert ada == entries[0]
         stored_states = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -128,17 +127,18 @@ def erase(*, recipient: str, word: str, yes: bool, settings: Settings) -> None:
         return await erase_recipient(store, key.tenant, recipient), key.tenant
 
     erased, owner = output.run_with_store(settings, erase_data)
-    if any(asdict(erased).values()):
+    is_erased = bool(erased.payments or erased.facts)
+    if is_erased:
         payments = pluralize(erased.payments, "payment")
         batches = pluralize(erased.batches, "batch", "batches")
         facts = pluralize(erased.facts, "stored field")
         click.echo(f"Erased from {payments} in {batches}, and {facts} of the recipient.")
-        if erased.answers:
-            responses = pluralize(erased.answers, "encrypted response")
-            click.echo(f"Stored for another day, for retries of requests: {responses}.")
-        click.echo(NOT_ERASED_NOTE)
     else:
-        click.echo(
-            f"Nothing to erase: no data of {recipient} is stored for {owner}. Check the id and "
-            "the key."
-        )
+        click.echo(f"Nothing to erase: no data of {recipient} is stored for {owner}.")
+    if erased.answers:
+        responses = pluralize(erased.answers, "encrypted response")
+        click.echo(f"Stored for another day, for retries of requests: {responses}.")
+    elif not is_erased:
+        click.echo("If it was not erased before, check the id and the key.")
+    if is_erased:
+        click.echo(NOT_ERASED_NOTE)

@@ -263,16 +263,16 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
     records = await operations.list_by_object(owner, recipient_ids)
     answers = sum(record.response is not None for record in records)
     payments_by_batch = await ledger.load_facts_by_id(owner, "payments")
-    payment_counts = Counter(
-        batch
+    payments = [
+        (batch, entry)
         for batch, facts in payments_by_batch.items()
         for entry in facts.get("entries", [])
         if entry["recipient"].get("id") in recipient_ids
-    )
+    ]
     # The payments of a draft are still to be sent, and the service needs the memo and the name.
     draft_batches = [
         batch
-        for batch in payment_counts
+        for batch in dict(payments)
         if not _is_batch_settled(await ledger.load(owner, "batch", batch))
     ]
     if draft_batches:
@@ -280,6 +280,10 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
             f"draft batches contain this recipient: {', '.join(sorted(draft_batches))}; "
             "remove the payments, or start or delete the batches first"
         )
+    # An earlier erasure may have left nothing.
+    payment_counts = Counter(
+        batch for batch, entry in payments if strip_personal_data_from_payment(entry) != entry
+    )
     # Each batch with a compare-and-set: a client may edit it right now.
     for batch in payment_counts:
         await _strip_recipient_data_from_batch(ledger, owner, batch, recipient_ids)
