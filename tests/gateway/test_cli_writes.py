@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +39,7 @@ from tests.simulator import Fault, Service, ServiceOptions, start_simulator
 from tests.sockets import wait_until
 from tests.state import execute
 
+ROOT = Path(__file__).parents[2]
 SETTLE_COMMAND = ("writes", "settle")
 RECIPIENT_BODY = {
     "type": "individual",
@@ -108,6 +110,27 @@ async def test_lost_create_is_listed_with_details_and_advice(
         output = (await operated_gateway.run_command("writes", "unsettled")).stdout
         for expected_text in (write["write"], "POST /batches", "demo sandbox", "dashboard"):
             assert expected_text in output
+
+
+async def test_example_of_the_runbook_stays_in_doubt(tmp_path: Path) -> None:
+    """An example that is resolved by itself would be gone before an operator has looked."""
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        await lose_batch_create(operated_gateway)
+        tenant = operated_gateway.service.find_or_create_tenant()
+        (batch,) = tenant.batches.values()
+        twin_id = f"B-{'t' * 22}"
+        tenant.batches[twin_id] = replace(batch, id=twin_id)
+        await operated_gateway.age_sent_writes()
+        await wait_until_async(lambda: has_reason(operated_gateway, "several objects match"))
+        output = (await operated_gateway.run_command("writes", "unsettled")).stdout
+    runbook = (ROOT / "deploy" / "runbook.md").read_text("utf-8")
+    (example,) = re.findall(r"```\n([0-9a-f]{12}\.1 .*?)```", runbook, re.DOTALL)
+    assert _remove_details(example) == _remove_details(output)
+
+
+def _remove_details(text: str) -> str:
+    text = re.sub(r"[0-9a-f]{12}\.1|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d", "…", text)
+    return " ".join(re.sub("request: .*", "", text).split())
 
 
 async def test_write_is_listed_by_client_id_of_its_object(tmp_path: Path) -> None:
