@@ -12,7 +12,8 @@ from gateway.auth.keys import ApiKey, ApiKeyStore
 from gateway.cli import CommandError, options, output
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-from gateway.operator.cutover import ImportOptions, ImportReport, ProgressCallback, open_cutover
+from gateway.operator import ProgressCallback
+from gateway.operator.cutover import ImportOptions, ImportReport, open_cutover
 from gateway.operator.legacy_reads import LegacyReadFailed
 from gateway.storage import Store, open_store
 
@@ -129,17 +130,20 @@ async def _find_and_verify_key(store: Store, name: str, api_key: str) -> ApiKey:
 COUNTED_RESULTS = ("new", "changed", "equal", "kept")
 
 
-def _build_import_report_json(
-    report: ImportReport, name: str, options: ImportOptions
-) -> dict[str, Any]:
-    counts = {
+def _count_results(report: ImportReport) -> dict[str, dict[str, int]]:
+    return {
         kind: {word: counts[word] for word in COUNTED_RESULTS}
         for kind, counts in report.counts.items()
     }
+
+
+def _build_import_report_json(
+    report: ImportReport, name: str, options: ImportOptions
+) -> dict[str, Any]:
     return {
         "key": name,
         "dry_run": options.is_dry_run,
-        **counts,
+        **_count_results(report),
         "unmapped": [each._asdict() for each in report.unmapped],
         "batches_moved": report.moved_batches,
         "batches_at_legacy": report.remaining,
@@ -148,10 +152,7 @@ def _build_import_report_json(
 
 
 def _print_report(report: ImportReport, options: ImportOptions) -> None:
-    rows = [
-        [kind, *(counts[word] for word in COUNTED_RESULTS)]
-        for kind, counts in report.counts.items()
-    ]
+    rows = [[kind, *counts.values()] for kind, counts in _count_results(report).items()]
     output.print_table(["", "new", "changed", "equal", "kept (changed here)"], rows)
     click.echo("")
     for kind, id_, why in report.unmapped:

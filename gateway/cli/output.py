@@ -21,15 +21,13 @@ from gateway.config.settings import ConfigurationError, Settings
 from gateway.observability.plurals import format_time
 
 if TYPE_CHECKING:
+    from gateway.operator import ProgressCallback
     from gateway.storage import Store
 
 Done = TypeVar("Done")
 
 MAX_LINE_CHARACTERS = 160
 """Line width of tables with states and sentences, if stdout is not a terminal."""
-
-Progress = Callable[[int, int | None], None]
-"""Called with the amount done and the total, if the total is known."""
 
 
 def run_to_completion(work: Coroutine[Any, Any, Done], doing: str = "") -> Done:
@@ -79,7 +77,7 @@ def _disable_logging() -> Iterator[None]:
 
 
 @contextmanager
-def show_progress(label: str) -> Iterator[Progress]:
+def show_progress(label: str) -> Iterator[ProgressCallback]:
     """Yields the callback that shows the progress of a command; only on a terminal, on stderr."""
     if not sys.stderr.isatty():
         yield lambda _done, _total: None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from uuid import uuid4
 
 from gateway.auth.key_rows import ListedKey, load_credentials
 from gateway.auth.signing import SWAPPED_HINT, Credentials
+from gateway.operator import parse_object
 from gateway.storage import Store, Tenant
 from gateway.upstream.client import UpstreamClient
 from mappings.failures import CircuitOpen, Unknown, Unreachable
@@ -73,9 +73,9 @@ async def probe_account(
         return AccountProbe("unreachable", reason=f"the service answered {reply.status}")
     try:
         recipient_ids = [
-            str(recipient["id"]) for recipient in json.loads(bytes(reply.body))["recipients"]
+            str(recipient["id"]) for recipient in parse_object(bytes(reply.body))["recipients"]
         ]
-    except (ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return AccountProbe("unreachable", reason="the response cannot be parsed")
     return AccountProbe("accepted", tuple(recipient_ids))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,7 @@ from msgspec import structs
 
 from gateway.auth.keys import ApiKey
 from gateway.config.settings import Settings
-from gateway.operator import ActionRefused
+from gateway.operator import ActionRefused, ProgressCallback
 from gateway.operator.ledger_reconciliation import open_flow_executor
 from gateway.operator.legacy_reads import LegacyReader, LegacyReadFailed, ReadBudget
 from gateway.operator.mode_switches import IMPORT_RECORD
@@ -41,9 +41,6 @@ MAX_CONCURRENT_ROWS = 4
 
 NEW, CHANGED, EQUAL, KEPT = "new", "changed", "equal", "kept"
 """The result for an object. ``kept``: created or changed here, so it is not overwritten."""
-
-ProgressCallback = Callable[[int, int | None], None]
-"""Called with the number of objects done, and None: their total is not known before the end."""
 
 
 class UnmappedObject(NamedTuple):
@@ -162,9 +159,6 @@ class CutoverImport:
     def _report_unmapped(self, kind: str, id_: str, reason: str) -> None:
         self.report.unmapped.append(UnmappedObject(kind, str(id_), reason))
 
-    def _count_result(self, kind: str, result: str) -> None:
-        self.report.counts[kind][result] += 1
-
     async def _load_current_ids_by_legacy_id(self, legacy_ids: Iterable[str]) -> dict[str, str]:
         requested = set(legacy_ids)
         known_ids = {name: self.dry_run_ids[name] for name in requested & self.dry_run_ids.keys()}
@@ -185,23 +179,22 @@ class CutoverImport:
             self._report_unmapped("recipient", legacy_id, match["why"])
             return
         await self._save_new_id_pairs({legacy_id: match["current"]}, ids)
-        await self._save_recipient(match["current"], match["facts"])
+        result = await self._save_recipient(match["current"], match["facts"])
+        self.report.counts["recipients"][result] += 1
 
-    async def _save_recipient(self, id_: str, facts: Mapping[str, JSON]) -> None:
+    async def _save_recipient(self, id_: str, facts: Mapping[str, JSON]) -> str:
         stored = await self.ledger.load(self.owner, "recipient", id_)
         current_values = {name: stored.get(name) for name in cutover.IMPORTED_FACTS}
         imported = stored.get("imported")
         imported_values = imported or dict.fromkeys(cutover.IMPORTED_FACTS)
         # Changed since the last import, so by a client through the gateway: that is newer.
         if stored.get("deleted") or current_values != imported_values:
-            result = KEPT
-        elif current_values == facts:
-            result = EQUAL
-        else:
-            result = NEW if imported is None else CHANGED
-            facts = {**facts, "imported": dict(facts)}
-            await self._save(CompareAndSet("recipient", id_, facts, expected=current_values))
-        self._count_result("recipients", result)
+            return KEPT
+        if current_values == facts:
+            return EQUAL
+        facts = {**facts, "imported": dict(facts)}
+        await self._save(CompareAndSet("recipient", id_, facts, expected=current_values))
+        return NEW if imported is None else CHANGED
 
     # Batches
 
@@ -224,7 +217,7 @@ class CutoverImport:
         await self._save_new_id_pairs(
             {legacy_id: match["current"], **match["payments"]}, current_by_legacy_id
         )
-        await self._save_batch(match)
+        self.report.counts["batches"][await self._save_batch(match)] += 1
         # An open batch can still be edited or started, and both services must not do so at once.
         is_moving = self.options.is_moving_open_batches or not match["is_open"]
         if is_moving and await self.ledger.load(self.owner, ROUTING_KIND, legacy_id):
@@ -239,19 +232,17 @@ class CutoverImport:
             return list(first_page)
         return [row async for row in self.reads.iter_rows(f"/batches/{batch}/payments", "payments")]
 
-    async def _save_batch(self, match: Mapping[str, JSON]) -> None:
+    async def _save_batch(self, match: Mapping[str, JSON]) -> str:
         id_, facts, entries = match["current"], match["facts"], match["entries"]
         stored = await self.ledger.load(self.owner, "batch", id_)
         redirect = await self.ledger.load(self.owner, "alias", id_)
         is_redirected = redirect.get("abandoned") or redirect.get("id")
         if is_redirected or (stored and not is_unchanged_import(stored)):
-            self._count_result("batches", KEPT)
-            return
+            return KEPT
         stored_entries = (await self.ledger.load(self.owner, "payments", id_)).get("entries")
         stored_facts = {name: stored.get(name) for name in facts}
         if stored and (stored_facts, stored_entries) == (facts, entries):
-            self._count_result("batches", EQUAL)
-            return
+            return EQUAL
         version = (stored.get("version") or 0) + 1
         # A concurrent edit by a client wins: the imported data is older.
         record_facts = {**facts, "version": version, "imported": version}
@@ -261,9 +252,8 @@ class CutoverImport:
             await self._save(structs.replace(record, expected=condition))
         # A client changed the batch since it was read.
         except Conflict:
-            self._count_result("batches", KEPT)
-        else:
-            self._count_result("batches", CHANGED if stored else NEW)
+            return KEPT
+        return CHANGED if stored else NEW
 
     async def _unmark_batches_missing_at_legacy(self) -> int:
         """Unmarks batches that the legacy service no longer has, and returns their number."""

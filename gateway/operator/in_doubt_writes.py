@@ -260,19 +260,14 @@ def _describe_write_effect(record: OperationRecord, write: Write) -> str:
         template = CHANGE_DESCRIPTIONS[f"{write.method} {endpoint.path}"]
     request = stored_json.decode_value(record.request) if record.request else {}
     request_body = request.get("body") or {}
+    is_batch = record.operation == "create_batch"
+    payment_count = len(request_body.get("payments") or ()) if is_batch else 0
     return template.format(
         since=f"{write.recorded_at:%Y-%m-%d %H:%M:%S} UTC",
-        of=_describe_payment_count(request_body) if record.operation == "create_batch" else "",
+        of=f" of {pluralize(payment_count, 'payment')}" if payment_count else "",
         ids=f" {', '.join(request_body['ids'])}" if request_body.get("ids") else "",
         **(match.groupdict() if match else {}),
     )
-
-
-def _describe_payment_count(request_body: Mapping[str, object]) -> str:
-    payments = request_body.get("payments")
-    if not isinstance(payments, list) or not payments:
-        return ""
-    return f" of {pluralize(len(payments), 'payment')}"
 
 
 # Verdicts

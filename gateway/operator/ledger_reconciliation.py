@@ -15,7 +15,7 @@ from gateway.auth.key_rows import load_credentials, load_tenants_with_credential
 from gateway.auth.keys import ApiKey
 from gateway.config.settings import Settings
 from gateway.observability import logs
-from gateway.operator import REFERENCE_PREFIX
+from gateway.operator import REFERENCE_PREFIX, ProgressCallback
 from gateway.operator.in_doubt_writes import WriteInDoubt
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.alias_ids import AliasIds
@@ -29,7 +29,13 @@ from gateway.writes.journal import Journal
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.states import IN_DOUBT, RUNNING
 from gateway.writes.write_request import Caller
-from mappings import consistency_checks
+from mappings.consistency_checks import (
+    find_batch_differences,
+    find_batches_without_records,
+    find_deleted_recipient_differences,
+    find_recipients_without_alias_id,
+    find_superseded_batch_differences,
+)
 from mappings.effects import Answer, Flow
 from mappings.failures import Conflict, Failure, Refused, Unreachable
 
@@ -131,10 +137,6 @@ class ObjectCheck:
     """Other ids of the object."""
 
 
-ProgressCallback = Callable[[int, int], None]
-"""Called with the number of checks done and the total."""
-
-
 @dataclass(slots=True)
 class Reconciler:
     """Runs the checks.
@@ -178,10 +180,10 @@ class Reconciler:
                 finding = Finding(tenant, "unreadable", "all", problem, "configure it")
                 report.unreadable_objects += [finding] if tenant_checks else []
                 continue
-            find_batches = consistency_checks.find_batches_without_records
-            checks += [*tenant_checks, ObjectCheck(tenant, "batches", find_batches, "lists")]
+            checks += tenant_checks
+            checks.append(ObjectCheck(tenant, "batches", find_batches_without_records, "lists"))
             if was_restored and self.ids.has_aliases_for_kind("recipient"):
-                find_names = consistency_checks.find_recipients_without_alias_id
+                find_names = find_recipients_without_alias_id
                 checks.append(ObjectCheck(tenant, "recipients", find_names, "names"))
         await self._run_checks(checks, report, progress)
         if was_restored:
@@ -220,8 +222,6 @@ class Reconciler:
         return report.findings
 
     async def _list_object_checks(self, owner: Tenant) -> list[ObjectCheck]:
-        find_batch_differences = consistency_checks.find_batch_differences
-        find_recipient_differences = consistency_checks.find_deleted_recipient_differences
         batches = await self.ledger.load_facts_by_id(owner, "batch")
         recipients = await self.ledger.load_facts_by_id(owner, "recipient")
         checks = [
@@ -235,16 +235,16 @@ class Reconciler:
             for id_, facts in batches.items()
         ]
         checks += [
-            ObjectCheck(owner, id_, partial(find_recipient_differences, id_), "recipients")
+            ObjectCheck(owner, id_, partial(find_deleted_recipient_differences, id_), "recipients")
             for id_, facts in recipients.items()
             if facts.get("deleted")
         ]
         return [*checks, *await self._list_superseded_batch_checks(owner)]
 
     async def _list_superseded_batch_checks(self, owner: Tenant) -> list[ObjectCheck]:
-        find_differences = consistency_checks.find_superseded_batch_differences
+        find_differences, now = find_superseded_batch_differences, self._format_now()
         return [
-            ObjectCheck(owner, id_, partial(find_differences, id_, self._format_now()), "abandoned")
+            ObjectCheck(owner, id_, partial(find_differences, id_, now), "abandoned")
             for id_ in await self.ledger.load_superseded_batch_aliases(owner)
         ]
 

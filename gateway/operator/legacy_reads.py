@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from multidict import CIMultiDict
 
-from gateway.payloads import json_codec
+from gateway.operator import parse_object
 from gateway.upstream.http_connection import USER_AGENT, ResponseLost
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest
 from mappings.effects import JSON
@@ -92,7 +92,7 @@ class LegacyReader:
                 reason = str(lost)
                 await asyncio.sleep(pause)
                 continue
-            if status == 200 and (body := _parse_successful_object(data)) is not None:
+            if status == 200 and (body := parse_object(data)) and body.get("ok") is not False:
                 return body
             # Not an error: the object may have been deleted since it was listed.
             if status == 404:
@@ -157,11 +157,3 @@ def _require_rows(body: Mapping[str, JSON], path: str, name: str) -> list[Mappin
     if not all(ID_PATTERN.fullmatch(str(row.get("id"))) for row in rows):
         raise LegacyReadFailed(f"{path} cannot be read: one of its {name} has no valid id")
     return rows
-
-
-def _parse_successful_object(data: bytes) -> JSON:
-    try:
-        body = json_codec.loads(data)
-    except json_codec.JsonError:
-        return None
-    return body if isinstance(body, dict) and body.get("ok") is not False else None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from gateway.auth.key_rows import load_tenants_with_active_keys
 from gateway.config.settings import Settings
-from gateway.operator import UNKNOWN_TENANT, ActionRefused
+from gateway.operator import UNKNOWN_TENANT, ActionRefused, ProgressCallback
 from gateway.operator.in_doubt_writes import advise_to_wait, load_in_doubt_writes
 from gateway.operator.ledger_reconciliation import (
-    ProgressCallback,
     ReconciliationReport,
     open_reconciler,
 )

@@ -11,9 +11,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from sqlalchemy import and_, delete, exists, func, select, tuple_
@@ -66,8 +65,7 @@ SIGNED_CHANGES_DAYS = 1
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class ErasureCounts:
+class ErasureCounts(NamedTuple):
     """Counts of erased data. ``answers``: stored answers that remain and expire within a day."""
 
     payments: int

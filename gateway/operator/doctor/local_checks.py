@@ -23,6 +23,13 @@ from gateway.storage.freezes import list_freezes
 from gateway.storage.restore_detection import NO_MARK, load_restore_state
 from gateway.storage.tables import counters
 
+UNWRITABLE = {
+    "means": "every write of a client is refused",
+    "do": "free space on its disk if that is full; otherwise grant the gateway's database user write "
+    "access to its tables (GRANT ALL ON ALL TABLES IN SCHEMA public), or make its operating system "
+    "user the owner of the file and its directory",
+}
+
 EXPIRY_WARNING_PERIOD = timedelta(days=14)
 
 
@@ -75,7 +82,17 @@ async def check_redis_eviction_policy(settings: Settings) -> list[Finding]:
 
 async def check_state_writable_and_current(settings: Settings, store: Store) -> list[Finding]:
     """Checks that the state is writable and not an older copy. Raises StoreUnavailable."""
-    await _check_database_writable(store)
+
+    # A commit: what is rolled back does not reach a disk that is full.
+    async def insert_and_delete(tx: Transaction) -> None:
+        await tx.execute(insert(counters).values(name="doctor", value=0))
+        await tx.execute(delete(counters).where(counters.c.name == "doctor"))
+
+    try:
+        await store.write(insert_and_delete)
+    except StoreUnavailable as error:
+        happened = (store.database.write_error or error).happened
+        raise StoreUnavailable(happened, **UNWRITABLE) from None
     if await is_restored(store, settings.state.restore_mark_path):
         description = f"{RESTORED_MESSAGE}: no batch is started on it"
         # Clients are served, except for starts of batches.
@@ -88,24 +105,6 @@ async def check_state_writable_and_current(settings: Settings, store: Store) -> 
             "no write to the service is recorded yet, so an older copy could not be recognised"
         )
     return [Finding(ALL_ENVIRONMENTS, "state", "ok", f"writable; {history}")]
-
-
-async def _check_database_writable(store: Store) -> None:
-    # A commit: what is rolled back does not reach a disk that is full.
-    async def insert_and_delete(tx: Transaction) -> None:
-        await tx.execute(insert(counters).values(name="doctor", value=0))
-        await tx.execute(delete(counters).where(counters.c.name == "doctor"))
-
-    try:
-        await store.write(insert_and_delete)
-    except StoreUnavailable as error:
-        raise StoreUnavailable(
-            (store.database.write_error or error).happened,
-            means="every write of a client is refused",
-            do="free space on its disk if that is full; otherwise grant the gateway's database user write access to its tables (GRANT ALL ON ALL "
-            "TABLES IN SCHEMA public), or make its operating system user the owner of the file "
-            "and its directory",
-        ) from None
 
 
 async def check_freezes_and_brownouts(store: Store) -> list[Finding]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from urllib.parse import urlencode, urlsplit
 from gateway.auth.key_rows import ListedKey, load_credentials, load_listed_keys
 from gateway.auth.signing import SWAPPED_HINT, Credentials
 from gateway.config.settings import Settings, Upstream
+from gateway.operator import parse_object
 from gateway.operator.account_checks import FORBIDDEN_ADVICE
 from gateway.operator.doctor.findings import (
     ALL_ENVIRONMENTS,
@@ -323,11 +323,7 @@ class _ServiceCheck:
 
 def _is_accepted(reply: Reply) -> bool:
     # All answers of both interfaces have this field; the pages of a proxy do not.
-    try:
-        body = json.loads(bytes(reply.body))
-    except ValueError:
-        return False
-    return 200 <= reply.status < 300 and isinstance(body, dict) and "ok" in body
+    return 200 <= reply.status < 300 and "ok" in parse_object(bytes(reply.body))
 
 
 # What is stored, which the console shows without a call
