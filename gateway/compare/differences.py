@@ -107,17 +107,14 @@ class Differ:
             note = f"{control_form} in control, {candidate_form} in candidate"
             self._add("type", *both, note=note)
         elif control_form == "JSON":
-            self._compare_json(control_value, candidate_value)
+            self._compare_value(*both)
+            # Now all ids of the answer are paired.
+            for location, *texts in self._texts_with_ids:
+                if not self._id_map.are_texts_equal_except_ids(*texts):
+                    self._add("value", location, *texts, note=_describe_value_difference(*texts))
         elif control != candidate:
             self._add("value", *both)
         return self._differences
-
-    def _compare_json(self, control: JSON, candidate: JSON) -> None:
-        self._compare_value(_Location(), control, candidate)
-        # Now all ids of the answer are paired.
-        for location, *texts in self._texts_with_ids:
-            if not self._id_map.are_texts_equal_except_ids(*texts):
-                self._add("value", location, *texts, note=_describe_value_difference(*texts))
 
     def _add(
         self,

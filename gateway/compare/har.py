@@ -113,15 +113,13 @@ def _find_omission_reason(request: HarRequest) -> str:
 
 def _is_body_complete(request: HarRequest) -> bool:
     """Whether the body was recorded as sent, or the request had none."""
-    if request.post_data is None:
+    if (content := request.post_data) is None:
         return (request.body_size or 0) <= 0
-    if request.post_data.text is None:
-        return False
     try:
-        request.post_data.decode().decode()
+        content.decode().decode()
     except ValueError:
         return False
-    return True
+    return content.text is not None
 
 
 def _build_step(

@@ -20,8 +20,6 @@ class IdMap:
 
     def pair(self, control: str, candidate: str) -> str:
         """Pairs two ids. Returns the problem if one is already paired with another; pairs never change."""
-        if not self.has_separate_ids:
-            return "" if control == candidate else "different ids"
         # In both directions: two ids of control for one id of candidate are a mistake too.
         known_candidate = self.find_candidate_id(control)
         known_control = self._control_by_candidate.get(candidate)

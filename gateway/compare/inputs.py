@@ -64,16 +64,13 @@ def load_inputs(files: Sequence[Path], rules: Rules) -> list[Input]:
     """Loads input files; raises InputError, also if they contain no request to send."""
     inputs = [parse_input(read_input_text(path), str(path), rules) for path in files]
     if not any(input_file.steps for input_file in inputs):
-        details = "; ".join(
-            f"{input_file.name}: {_describe_omissions(input_file)}" for input_file in inputs
-        )
-        raise InputError(f"there are no requests to send ({details})")
+        details = [
+            f"{each.name}: {reason}: {count}"
+            for each in inputs
+            for reason, count in each.omitted_counts.items()
+        ]
+        raise InputError(f"there are no requests to send ({'; '.join(details) or 'no requests'})")
     return inputs
-
-
-def _describe_omissions(input_file: Input) -> str:
-    omissions = [f"{reason}: {count}" for reason, count in input_file.omitted_counts.items()]
-    return ", ".join(omissions) or "no requests"
 
 
 def read_input_text(path: Path) -> str:

@@ -7,6 +7,7 @@ masked too.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,8 @@ from urllib.parse import unquote
 
 from gateway.compare import paths
 from gateway.compare.paths import Path
-from gateway.compare.requests import OBJECT_ID, is_public_path_part
-from gateway.compare.strict_json import ABSENT, Number, describe_json_type, dumps_strict
+from gateway.compare.requests import OBJECT_ID, is_path_word
+from gateway.compare.strict_json import ABSENT, Number, describe_json_type
 
 _PERSONAL_FIELDS_TEXT = """
 name firstName lastName accountHolderName email emailAddress address street1 street2 city
@@ -174,7 +175,10 @@ class Redactor:
         """Redacts the path and query of a request."""
         path, separator, query = target.partition("?")
         parts = [
-            part if self._can_show(part, _is_public_path_part(part)) else "…"
+            part
+            if _PLACEHOLDER.fullmatch(part)
+            or self._can_show(part, _is_public_id(part) or is_path_word(part))
+            else "…"
             for part in path.split("/")
         ]
         return "/".join(parts) + separator + "&".join(map(self._redact_parameter, query.split("&")))
@@ -216,7 +220,7 @@ class Redactor:
             return f"[…] {len(value)} item{'' if len(value) == 1 else 's'}"
         if value is ABSENT:
             return "nothing"
-        return dumps_strict(value)
+        return json.dumps(value)
 
     def _redact_text(self, fields: tuple[str, ...], text: str) -> str:
         # JSON may hold lone surrogates, which no output encoding accepts.
@@ -228,9 +232,3 @@ class Redactor:
         display_text = text if is_shown else mask_text(text)
         is_long = len(display_text) > MAX_VALUE_CHARS
         return f"{display_text[:MAX_VALUE_CHARS]}…" if is_long else display_text
-
-
-def _is_public_path_part(part: str) -> bool:
-    if _PLACEHOLDER.fullmatch(part):
-        return True
-    return is_public_path_part(part) and (_is_public_id(part) or not OBJECT_ID.fullmatch(part))

@@ -6,6 +6,7 @@ renamed, removed or given another meaning. Values are masked unless ``--show-val
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Any
@@ -216,15 +217,9 @@ def redact_api_keys(report: Report, redactor: Redactor) -> Report:
 
     File names, titles and addresses come from outside and may contain one.
     """
-
-    def redact_value(value: Any) -> Any:
-        if isinstance(value, str):
-            return redactor.remove_api_keys(value)
-        if isinstance(value, dict):
-            return {redact_value(key): redact_value(item) for key, item in value.items()}
-        return [redact_value(item) for item in value] if isinstance(value, list | tuple) else value
-
-    return {name: redact_value(value) for name, value in report.items()}
+    escaped_keys = tuple(json.dumps(key)[1:-1] for key in redactor.api_keys)
+    redacted: Report = json.loads(Redactor(escaped_keys).remove_api_keys(json.dumps(report)))
+    return redacted
 
 
 STEP_NOUNS = {"scenario": "step", "recorded traffic": "entry", "list of reads": "line"}

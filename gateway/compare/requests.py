@@ -58,11 +58,6 @@ class RequestedOperation:
     def title(self) -> str:
         return f"{self.method} {self.path}"
 
-    @property
-    def requires_api_key(self) -> bool:
-        """Whether an answer shows that the key is valid; unknown paths are refused before that check."""
-        return self.name in _KEYED_OPERATIONS
-
 
 def identify_operation(method: str, target: str) -> RequestedOperation:
     """Finds the operation of a method and a target that begins with ``/v1``."""
@@ -77,17 +72,15 @@ def _match_operation(method: str, path: str) -> RequestedOperation:
             return RequestedOperation(name, method, display_path)
     # Unknown paths may hold anything, personal data too; a bounded outline of them is enough.
     parts = [
-        "{id}" if OBJECT_ID.fullmatch(part) else part if is_public_path_part(part) else "…"
+        "{id}" if OBJECT_ID.fullmatch(part) else part if is_path_word(part) else "…"
         for part in path.split("/")[:8]
     ]
     return RequestedOperation("", method, "/".join(parts))
 
 
-def is_public_path_part(part: str) -> bool:
-    """Whether a path part may be shown: a word of an operation's path, an id or a country code."""
-    return part in _PUBLIC_PATH_PARTS or bool(
-        OBJECT_ID.fullmatch(part) or re.fullmatch("[A-Za-z]{0,2}", part)
-    )
+def is_path_word(part: str) -> bool:
+    """Whether a path part is a word of an operation's path, or a country code."""
+    return part in _PUBLIC_PATH_PARTS or bool(re.fullmatch("[A-Za-z]{0,2}", part))
 
 
 def _build_display_path(path: str) -> str:
@@ -96,9 +89,11 @@ def _build_display_path(path: str) -> str:
     return f"/v1{path.replace('<service>', words.legacy_service)}"
 
 
-_KEYED_OPERATIONS = frozenset(
+KEYED_OPERATIONS = frozenset(
     operation.name for operation in (*OPERATIONS, *UNLISTED) if not operation.is_keyless
 )
+"""Those whose answer shows that the key is valid; unknown paths are refused before that check."""
+
 _PATH_PATTERNS = [
     (re.compile(re.sub(r"\{\w+\}", "[^/]+", path) + "/?"), operation.method, operation.name, path)
     for operation in (*OPERATIONS, *UNLISTED)

@@ -29,13 +29,12 @@ from gateway.compare.endpoints import (
 from gateway.compare.findings import Findings
 from gateway.compare.id_map import IdMap, is_same_id_kind
 from gateway.compare.paths import Path
-from gateway.compare.requests import ID_IN_TEXT, OBJECT_ID
+from gateway.compare.requests import ID_IN_TEXT, KEYED_OPERATIONS, OBJECT_ID
 from gateway.compare.steps import (
     OWN_VARIABLE,
     RUN_VARIABLE,
     Capture,
     Input,
-    Placeholder,
     Step,
     Template,
     encode_in_json,
@@ -277,7 +276,7 @@ class Run:
                     f"{side.name} refuses its API key ({answer.status} invalid_api_key); check {variable}"
                 )
             # A 5xx, or a path that needs no key, does not show whether the key was accepted.
-            if step.operation.requires_api_key and answer.status < 500:
+            if step.operation.name in KEYED_OPERATIONS and answer.status < 500:
                 self._accepted_sides.add(side.name)
 
     def _find_or_create_captured_values(self, step: Step) -> _CapturedValues:
@@ -285,12 +284,10 @@ class Run:
 
     def _format_request(self, step: Step) -> str:
         """Returns the redacted request line, with placeholders as in the input."""
-        target = step.target.fill(_format_placeholder)
+        target = step.target.fill(
+            lambda each: each.name if OBJECT_ID.fullmatch(each.name) else f"${{{each.name}}}"
+        )
         return f"{step.method} {self.findings.redactor.redact_target(target)}"
-
-
-def _format_placeholder(placeholder: Placeholder) -> str:
-    return placeholder.name if OBJECT_ID.fullmatch(placeholder.name) else f"${{{placeholder.name}}}"
 
 
 def _find_value_to_capture(step: Step, answer: Answer, capture: Capture) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, NoReturn
 
 from gateway.payloads import json_codec
@@ -23,14 +22,8 @@ class InvalidJson(Exception):
     """The bytes are not one JSON text, or it has duplicate keys or is nested deeper than ``MAX_DEPTH``."""
 
 
-class Absent:
-    """The type of ``ABSENT``: a value that one side does not have; unlike None, which is null."""
-
-    def __repr__(self) -> str:
-        return "nothing"
-
-
-ABSENT = Absent()
+ABSENT: Any = object()
+"""A value that one side does not have; unlike None, which is null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +31,6 @@ class Number:
     """A number with its text as written."""
 
     text: str
-
-    @property
-    def value(self) -> Decimal:
-        return Decimal(self.text)
 
 
 def loads_strict(data: bytes) -> JSON:
@@ -68,7 +57,7 @@ def _reject_nan_and_infinity(_text: str) -> NoReturn:
 
 _TYPE_NAMES = {
     str: "text", Number: "number", int: "number", bool: "boolean", type(None): "null",
-    list: "list", Absent: "nothing",
+    list: "list", object: "nothing",
 }  # fmt: skip
 
 _DECODER = json.JSONDecoder(
@@ -77,15 +66,3 @@ _DECODER = json.JSONDecoder(
     parse_int=Number,
     parse_constant=_reject_nan_and_infinity,
 )
-
-
-def dumps_strict(value: JSON) -> str:
-    """Encodes a value of ``loads_strict`` as compact JSON, with numbers unchanged."""
-    if isinstance(value, Number):
-        return value.text
-    if isinstance(value, list):
-        return f"[{','.join(map(dumps_strict, value))}]"
-    if isinstance(value, dict):
-        pairs = (f"{dumps_strict(key)}:{dumps_strict(item)}" for key, item in value.items())
-        return f"{{{','.join(pairs)}}}"
-    return json.dumps(value, ensure_ascii=False)
