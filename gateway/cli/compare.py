@@ -45,11 +45,6 @@ _url_option = partial(click.option, required=True, metavar="URL")
 _file_option = partial(click.option, type=options.FILE, metavar="FILE")
 _switch = partial(click.option, is_flag=True)
 
-UNKNOWN_OBJECT_HINT = (
-    "If the status differs, one service may not have the requested object: `cutover import` "
-    "imports the objects that only the legacy service has."
-)
-
 
 class _CompareGroup(options.FullHelpGroup):
     """Runs the comparison if the first argument is not a subcommand."""
@@ -395,8 +390,6 @@ def _print_key_readiness(readiness: KeyReadiness) -> None:
         if (example := difference.example).request_id:
             values = f"legacy {example.control}, current {example.candidate}"
             click.echo(f"    for example request {example.request_id}: {values}")
-    if readiness.has_unexplained_status_difference:
-        click.echo(UNKNOWN_OBJECT_HINT)
     if readiness.unused_reads:
         click.echo(
             f"Never compared: {', '.join(readiness.unused_reads)}, which it is not known to use"

@@ -23,6 +23,12 @@ VALUE_FREE_RULE_KINDS = ("ignore", "present")
 """The kinds of rules that can be applied without values: of the compared values, only masked examples are stored."""
 
 
+UNKNOWN_OBJECT_HINT = (
+    "If the status differs, one service may not have the requested object: `payout-gateway cutover "
+    "import` imports the objects that only the legacy service has."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A path at which answers differ. ``why`` is the reason of the rule that ignores it.
@@ -89,6 +95,8 @@ class KeyReadiness:
                     "$LEGACY_API_KEY, and let the client list them again."
                 )
             sentences.append(sentence)
+        if any(each.kind == "status" and each.why is None for each in self.differences):
+            sentences.append(UNKNOWN_OBJECT_HINT)
         tallies = [(name, self.operations[name]) for name in self.mostly_incomparable_reads]
         if counts := [
             f"{name} ({tally.compared} of {tally.compared + tally.failed} compared)"
@@ -100,14 +108,6 @@ class KeyReadiness:
                 f"the statistics: `payout-gateway compare report --key {key} --forget`."
             )
         return sentences
-
-    @property
-    def has_unexplained_status_difference(self) -> bool:
-        """Whether one service may lack objects that the other has."""
-        return any(
-            difference.kind == "status" and difference.why is None
-            for difference in self.differences
-        )
 
     @property
     def is_ready(self) -> bool:
