@@ -12,12 +12,18 @@ from gateway.config.settings import Settings
 from gateway.observability.plurals import format_time
 from gateway.operator.interruptions import (
     format_unfreeze_command,
-    load_freezes_and_audit_events,
     resolve_freeze_scope,
 )
 from gateway.storage import Store, Tenant
-from gateway.storage.audit_log import AuditEvent
-from gateway.storage.freezes import Freeze, freeze_writes, unfreeze_writes
+from gateway.storage.audit_log import AuditEvent, describe_scope, list_audit_events
+from gateway.storage.freezes import (
+    WRITES_FROZEN,
+    WRITES_UNFROZEN,
+    Freeze,
+    freeze_writes,
+    list_freezes,
+    unfreeze_writes,
+)
 
 _all_option = click.option(
     "--all", "everything", is_flag=True, help="Every merchant, live and sandbox."
@@ -83,9 +89,10 @@ def _change_and_print(
         changed = None
         if apply:
             changed = await apply(store, await resolve_freeze_scope(store, merchant, environment))
-        return changed, *await load_freezes_and_audit_events(store)
+        return changed, await list_freezes(store), await list_audit_events(store)
 
     changed, frozen, events = output.run_with_store(settings, change_and_load)
+    events = [event for event in events if event.action in (WRITES_FROZEN, WRITES_UNFROZEN)]
     if as_json:
         scopes = [
             {**_build_scope_json(each.scope), "since": format_time(each.since)} for each in frozen
@@ -97,12 +104,11 @@ def _change_and_print(
     if changed is not None:
         click.echo(texts[not changed])
     if frozen:
-        headers = ["merchant", "environment", "frozen since", "to resume writes"]
         rows = [
-            [*_build_scope_cells(each.scope), each.since, format_unfreeze_command(each.scope)]
+            [describe_scope(each.scope), each.since, format_unfreeze_command(each.scope)]
             for each in frozen
         ]
-        output.print_table(headers, rows)
+        output.print_table(["frozen", "since", "to resume writes"], rows)
     else:
         click.echo("Nothing is frozen.")
     if changed is None and events:
@@ -110,15 +116,9 @@ def _change_and_print(
         print_audit_events(events)
 
 
-def _build_scope_cells(scope: Tenant) -> list[str]:
-    return [scope.merchant or "all", scope.environment or "both"]
-
-
 def print_audit_events(events: list[AuditEvent]) -> None:
-    rows = [
-        [event.at, *_build_scope_cells(event.scope), event.action, event.actor] for event in events
-    ]
-    output.print_table(["when", "merchant", "environment", "what", "who"], rows)
+    rows = [[event.at, event.action, describe_scope(event.scope), event.actor] for event in events]
+    output.print_table(["when", "what", "scope", "who"], rows)
 
 
 def build_audit_event_json(event: AuditEvent) -> dict[str, Any]:

@@ -14,9 +14,7 @@ from gateway.auth.key_rows import (
 )
 from gateway.operator import UNKNOWN_MERCHANT, ActionRefused
 from gateway.storage import Store, Tenant
-from gateway.storage.audit_log import AuditEvent, list_audit_events
 from gateway.storage.brownout_rows import Brownout
-from gateway.storage.freezes import WRITES_FROZEN, WRITES_UNFROZEN, Freeze, list_freezes
 from gateway.storage.request_counts import load_usage
 
 
@@ -41,16 +39,6 @@ def format_unfreeze_command(scope: Tenant) -> str:
     """Formats the command that ends the freeze of exactly this scope."""
     options = [f"--{name} {shlex.quote(value)}" for name, value in scope._asdict().items() if value]
     return f"payout-gateway unfreeze {' '.join(options) or '--all'}"
-
-
-async def load_freezes_and_audit_events(store: Store) -> tuple[list[Freeze], list[AuditEvent]]:
-    """Returns active freezes, and the audit log of freezes. Raises StoreUnavailable."""
-    events = [
-        event
-        for event in await list_audit_events(store)
-        if event.action in (WRITES_FROZEN, WRITES_UNFROZEN)
-    ]
-    return await list_freezes(store), events
 
 
 USAGE_PERIOD = timedelta(days=7)
