@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -106,7 +107,8 @@ def schedule_brownout(
     if dry_run:
         click.echo(f"Would refuse {subject}.")
         return
-    options.require_confirmation_if_interactive(f"Refuse {subject}?", yes=yes)
+    # Scripts do not have to pass --yes.
+    options.require_confirmation(f"Refuse {subject}?", yes=yes or not sys.stdin.isatty())
     output.run_with_store(settings, lambda store: insert_brownout(store, window))
     click.echo(f"Brownout {window.id} refuses {subject}.")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -54,16 +53,16 @@ def check(*, config: Path | None, as_json: bool) -> None:
         problems = error.problems
     is_missing = bool(file and not file.exists())
     if as_json:
-        print(json.dumps({"ok": not problems, "problems": problems, "warnings": warnings}))
+        options.print_json({"ok": not problems, "problems": problems, "warnings": warnings})
     # An error of the command, not a finding about the file.
     elif is_missing:
         raise CommandError(problems[0])
     else:
-        lines = [*problems, *(f"Warning: {line}" for line in warnings)]
-        print("".join(f"{line}\n" for line in lines), end="", file=sys.stderr)
+        for line in (*problems, *(f"Warning: {each}" for each in warnings)):
+            click.echo(line, err=True)
         if not problems:
             verdict = "valid, with warnings" if warnings else "valid"
-            print(f"{file or 'environment variables'}: {verdict}")
+            click.echo(f"{file or 'environment variables'}: {verdict}")
     # Without a file nothing was checked; other commands report that with 2 too.
     if problems:
         sys.exit(2 if is_missing else 1)

@@ -50,26 +50,21 @@ def format_verdict(findings: Sequence[Finding]) -> str:
 
 
 def _print_findings(findings: Sequence[Finding], *, is_complete: bool) -> None:
-    shown = [
-        finding for finding in findings if is_complete or finding.state in ("error", "warning")
-    ]
-    if shown:
+    if shown := [each for each in findings if is_complete or each.state in ("error", "warning")]:
         rows = [
-            [finding.state, finding.environment, finding.check_name, finding.result, finding.advice]
-            for finding in shown
+            [each.state, each.environment, each.check_name, each.result, each.advice]
+            for each in shown
         ]
         headers = ["state", "environment", "check", "result", "what to do"]
         output.print_table(headers, rows, COLOURS)
     if is_complete:
         return
-    for environment in dict.fromkeys(finding.environment for finding in findings):
-        names = [
-            finding.check_name
-            for finding in findings
-            if (finding.environment, finding.state) == (environment, "ok")
-        ]
-        if names:
-            click.echo(f"ok, {environment}: {', '.join(names)}")
+    passed: dict[str, list[str]] = {}
+    for each in findings:
+        if each.state == "ok":
+            passed.setdefault(each.environment, []).append(each.check_name)
+    for environment, names in passed.items():
+        click.echo(f"ok, {environment}: {', '.join(names)}")
     skipped_count = sum(finding.state == "skipped" for finding in findings)
     click.echo(f"{pluralize(skipped_count, 'check')} skipped. --verbose shows every check.")
 

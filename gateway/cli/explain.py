@@ -16,7 +16,7 @@ import click
 from gateway.cli import CommandError, options, output
 from gateway.config.settings import Settings
 from gateway.docgen.curl import InvalidRequestText, parse_curl, separate_own_and_curl_arguments
-from gateway.docgen.explain import ExplainedCall, Explanation, explain_request
+from gateway.docgen.explain import ExplainedCall, Explanation, explain_request, format_value
 
 # Python instead of `openssl dgst -hmac`, whose arguments, the secret key, every user can list.
 PREAMBLE = """\
@@ -60,7 +60,7 @@ def explain(*, words: tuple[str, ...], config: Path | None, as_json: bool, as_cu
     if as_curl:
         click.echo(_render_curl_script(settings, explanation))
     elif as_json:
-        click.echo(json.dumps(_build_explanation_json(explanation), indent=2, default=str))
+        options.print_json(_build_explanation_json(explanation))
     else:
         _print_explanation(explanation)
 
@@ -95,7 +95,7 @@ def _print_explanation(explanation: Explanation) -> None:
         )
         if call.fields:
             rows = [
-                [f"    {each.field}", _format_value(each.value), each.sent_in, each.rule]
+                [f"    {each.field}", format_value(each.value), each.sent_in, each.rule]
                 for each in call.fields
             ]
             output.print_table(["    field", "value", "sent in", "rule"], rows)
@@ -154,12 +154,12 @@ def _iter_call_lines(settings: Settings, number: int, call: ExplainedCall) -> It
     yield "  " + " ".join(options)
 
 
-def _format_value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
 def _build_explanation_json(explanation: Explanation) -> dict[str, Any]:
     operation, refusal = explanation.operation, explanation.refusal
+    calls = [asdict(call) for call in explanation.calls]
+    for call in calls:
+        for field in call["fields"]:
+            field["sections"] = {"legacy": operation.section, "current": call["section"]}
     return {
         "operation": operation.name,
         "method": operation.method,
@@ -167,17 +167,7 @@ def _build_explanation_json(explanation: Explanation) -> dict[str, Any]:
         "section": operation.section,
         "exactness": operation.exactness,
         "because": operation.exactness_reason,
-        "calls": [
-            {
-                **asdict(call),
-                "fields": [
-                    {name: getattr(each, name) for name in ("field", "value", "sent_in", "rule")}
-                    | {"sections": {"legacy": operation.section, "current": call.section}}
-                    for each in call.fields
-                ],
-            }
-            for call in explanation.calls
-        ],
+        "calls": calls,
         # The names of some JSON keys are older than those in the code; scripts read them.
         "not_sent": [{"field": name, "why": reason} for name, reason in explanation.kept],
         "remembered": explanation.remembered,

@@ -39,7 +39,8 @@ class FullHelpGroup(click.Group):
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2))
+    """Prints a JSON document; decimals and dates become text."""
+    click.echo(json.dumps(value, indent=2, default=str))
 
 
 def require_confirmation(question: str, *, yes: bool) -> None:
@@ -59,11 +60,6 @@ def require_confirmation(question: str, *, yes: bool) -> None:
         click.echo(err=True)  # on a terminal, the user's Enter ends the line
     if not is_confirmed:
         raise CommandError("nothing was changed")
-
-
-def require_confirmation_if_interactive(question: str, *, yes: bool) -> None:
-    """Asks only if stdin is a terminal: scripts must not have to pass ``--yes``."""
-    require_confirmation(question, yes=yes or not sys.stdin.isatty())
 
 
 def select_tenant(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -66,8 +65,7 @@ def _build_trace_json(object_trace: ObjectTrace) -> dict[str, Any]:
     return {
         **object_trace.owner._asdict(),
         "names": [each._asdict() for each in object_trace.known_ids],
-        # Decimals and dates become text, because `print_json` cannot encode them.
-        "facts": json.loads(json.dumps(object_trace.facts, default=str)),
+        "facts": object_trace.facts,
         "payments": object_trace.payments,
         "requests": [
             {

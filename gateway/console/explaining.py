@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-import simplejson
 from aiohttp import web
 
+from gateway.config.settings import Settings
 from gateway.console.pages import Page
 from gateway.docgen.curl import CurlRequest, InvalidRequestText, parse_curl
-from gateway.docgen.explain import Explanation, FieldOrigin, explain_request
-from mappings.effects import JSON
+from gateway.docgen.explain import Explanation, FieldOrigin, explain_request, format_value
 
 MAX_REQUEST_CHARS = 64 * 1024
 """Longest request accepted, in characters; nobody reads a longer explanation."""
@@ -31,35 +31,24 @@ curl -X POST /v1/recipients -d '{
 
 class ExplainPage(Page):
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        return self._render(request, EXAMPLE)
+        return self._pages.render_page(request, "explain", text=EXAMPLE, sides=None, why="")
 
     async def explain(self, request: web.Request, fields: Mapping[str, str]) -> web.StreamResponse:
-        text = fields.get("request", "")
+        text, sides, error = fields.get("request", ""), None, ""
         try:
             # In a thread: a long request takes a while and must not delay payments.
-            sides = await asyncio.to_thread(self._explain, text)
-        except InvalidRequestText as error:
-            return self._render(request, text, error=str(error))
-        return self._render(request, text, sides=sides)
-
-    def _explain(self, text: str) -> dict[str, Any]:
-        parsed = parse_request_text(text)
-        return _describe_sides(
-            explain_request(self._dependencies.settings, parsed.method, parsed.target, parsed.body),
-            parsed,
-        )
-
-    def _render(
-        self,
-        request: web.Request,
-        text: str,
-        *,
-        sides: Mapping[str, Any] | None = None,
-        error: str = "",
-    ) -> web.StreamResponse:
+            sides = await asyncio.to_thread(_explain_text, self._dependencies.settings, text)
+        except InvalidRequestText as invalid:
+            error = str(invalid)
         return self._pages.render_page(
             request, "explain", 422 if error else 200, text=text, sides=sides, why=error
         )
+
+
+def _explain_text(settings: Settings, text: str) -> dict[str, Any]:
+    parsed = parse_request_text(text)
+    explained = explain_request(settings, parsed.method, parsed.target, parsed.body)
+    return _describe_sides(explained, parsed)
 
 
 def parse_request_text(text: str) -> CurlRequest:
@@ -95,17 +84,18 @@ def _describe_sides(explained: Explanation, parsed: CurlRequest) -> dict[str, An
         return next((reasons[n] for n in _iter_enclosing_field_names(name) if n in reasons), "")
 
     def describe_origin(origin: FieldOrigin) -> tuple[FieldOrigin, str, int]:
-        return origin, _format_value(origin.value), marks.get(origin.sent_in or "", 0)
+        return origin, format_value(origin.value), marks.get(origin.sent_in or "", 0)
 
     return {
         "explained": explained,
         "request_line": f"{parsed.method} {parsed.target}",
         "sent": [
-            (name, _format_value(value), marks.get(name, 0), find_reason(name))
+            (name, format_value(value), marks.get(name, 0), find_reason(name))
             for name, value in explained.sent
         ],
         "calls": [(made, [*map(describe_origin, made.fields)]) for made in explained.calls],
-        "refusal": explained.refusal and _format_json(explained.refusal.build_body(), indent=2),
+        "refusal": explained.refusal
+        and json.dumps(explained.refusal.build_body(), indent=2, ensure_ascii=False),
     }
 
 
@@ -114,11 +104,3 @@ def _iter_enclosing_field_names(name: str) -> Iterator[str]:
     while name:
         yield name
         name = name[: max(name.rfind("."), name.rfind("["), 0)]
-
-
-def _format_value(value: JSON) -> str:
-    return value if isinstance(value, str) else _format_json(value)
-
-
-def _format_json(value: JSON, indent: int | None = None) -> str:
-    return simplejson.dumps(value, use_decimal=True, ensure_ascii=False, indent=indent, default=str)

@@ -326,3 +326,7 @@ def _find_mapped_source_field(call: Call, name: str) -> str | None:
                 )
         head = head.rpartition(".")[0]
     return None
+
+
+def format_value(value: JSON) -> str:
+    return value if isinstance(value, str) else json_codec.dumps_trusted(value).decode()
