@@ -11,7 +11,7 @@ import importlib
 import io
 import os
 import sys
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
 import click
@@ -74,20 +74,25 @@ class CommandError(click.ClickException):
     exit_code = 2
 
 
-class _LazyGroup(click.Group):
-    """Imports a command only when it runs, so that ``--help`` stays fast."""
+class _LazyCommands(Mapping[str, click.Command]):
+    """The commands, each imported only when it runs, so that ``--help`` stays fast."""
 
-    def list_commands(self, _context: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, _context: click.Context, name: str) -> click.Command | None:
+    def __getitem__(self, name: str) -> click.Command:
         if name not in COMMANDS:
-            return None
+            raise KeyError(name)
         module = importlib.import_module(f"gateway.cli.{_SHARED_MODULES.get(name, name)}")
         # By convention, a command has the same name as its function.
         command: click.Command = getattr(module, name)
         return command
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class _GroupByTask(click.Group):
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
         # One width for all groups, so that the sentences form a column.
         width = max(map(len, COMMANDS))
@@ -96,7 +101,11 @@ class _LazyGroup(click.Group):
                 formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_GroupByTask,
+    commands=_LazyCommands(),
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="payout-gateway", prog_name="payout-gateway")
 def gateway() -> None:
     """Serve a payout service's legacy interface on top of its current interface."""
@@ -152,16 +161,10 @@ def _run_command() -> int | str | None:
 
 
 def _format_error(error: click.ClickException) -> str:
-    """Formats an error in one line, and adds a suggestion and the ``--help`` to a usage error."""
+    """Formats an error in one line, and adds the ``--help`` to a usage error."""
     message = " ".join(error.format_message().split())
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return message
-    if isinstance(error, click.exceptions.NoSuchCommand):
-        message = f"No such command '{error.command_name}'."
-        group = error.ctx.command
-        command_names = group.list_commands(error.ctx) if isinstance(group, click.Group) else []
-        if suggestions := get_close_matches(error.command_name, command_names, 1):
-            message += f" Did you mean '{suggestions[0]}'?"
     return f"{message.removesuffix('.')}; see `{error.ctx.command_path} --help`"
 
 
