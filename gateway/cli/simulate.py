@@ -6,7 +6,7 @@ import json
 import signal
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import click
 
@@ -17,7 +17,6 @@ from gateway.simulator import (
     ListenError,
     Service,
     ServiceCredentials,
-    ServiceOptions,
     start_simulator,
 )
 
@@ -38,27 +37,12 @@ MAX_PORT = 65535
     help="JSON lines as for `keys import`. Default: one public pair of demo credentials.",
 )
 @options.config_file_option
-@click.option(
-    "--signed-target",
-    type=click.Choice(["path", "path-and-query"]),
-    default="path",
-    show_default=True,
-    help="The part of the URL that signatures cover.",
-)
-@click.option(
-    "--no-inferred",
-    "inferred",
-    flag_value=False,
-    default=True,
-    help="Answer 404 for optional endpoints: listing, editing and deleting batches.",
-)
 def simulate(
     *,
     port: int,
     legacy_port: int | None,
     key_file: BinaryIO | None,
     config: Path | None,
-    **behaviour: Any,
 ) -> None:
     """Run a simulator of the payout service, with its current and its legacy interface.
 
@@ -69,7 +53,6 @@ def simulate(
     keys = [DEMO_CREDENTIALS] if key_file is None else _parse_keys(key_file.read())
     service = Service(
         credentials=keys,
-        options=ServiceOptions(**behaviour),
         vocabulary=build_simulator_vocabulary(options.load_command_settings(config).vocabulary),
         wallet_balance=WALLET_FUNDS,
     )
