@@ -10,7 +10,6 @@ from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Field,
     SecretStr,
@@ -175,9 +174,7 @@ def build_url(host: str, port: int, scheme: str = "http") -> str:
 
 
 class State(Section):
-    url: Annotated[str, AfterValidator(build_url_scheme_validator("sqlite", "postgresql"))] = (
-        "sqlite:///gateway.db"
-    )
+    url: Annotated[str, build_url_scheme_validator("sqlite", "postgresql")] = "sqlite:///gateway.db"
     url_file: KeyFile | None = None
     encryption_key_file: Path = Path("gateway.key")
     mark_file: Path | None = None
@@ -194,9 +191,7 @@ class State(Section):
 
 
 class Limits(Section):
-    url: Annotated[str, AfterValidator(build_url_scheme_validator("memory", "redis", "rediss"))] = (
-        "memory://"
-    )
+    url: Annotated[str, build_url_scheme_validator("memory", "redis", "rediss")] = "memory://"
     url_file: KeyFile | None = None
     requests_per_hour: int = Field(10_000, ge=1)
     # Decides the share of a limit that each process admits while Redis is unavailable.
@@ -217,21 +212,18 @@ class LegacyWords(Section):
     wallet: WalletWord = "wallet"
     # The default is validated too, because a configured wallet word may be equal to it.
     service: NeutralWord = Field("service", validate_default=True)
-    service_total: NeutralWord = "ServiceTotal"
-    avatar_url: NeutralWord = "avatarUrl"
+    service_total: Annotated[
+        NeutralWord, build_unused_field_name_validator(legacy.Summary, "ServiceTotal")
+    ] = "ServiceTotal"
+    avatar_url: Annotated[
+        NeutralWord, build_unused_field_name_validator(legacy.Recipient, "avatarUrl")
+    ] = "avatarUrl"
     wallet_method_display: Label = ""
     bank_method_display: Label = "Bank Transfer"
     wallet_display_name: Label = ""
     bank_display_name: Label = "Bank Transfer"
     wallet_account_type: Label = ""
     service_account_type: Label = ""
-
-    _check_service_total = field_validator("service_total")(
-        build_unused_field_name_validator(legacy.Summary, "ServiceTotal")
-    )
-    _check_avatar_url = field_validator("avatar_url")(
-        build_unused_field_name_validator(legacy.Recipient, "avatarUrl")
-    )
 
     @field_validator("service")
     @classmethod
@@ -245,17 +237,14 @@ class CurrentWords(Section):
     scheme: Token = "svcsign"
     timestamp_header: HeaderName = "X-SVC-Timestamp"
     wallet: WalletWord = "wallet"
-    avatar_url: NeutralWord = "avatarUrl"
+    avatar_url: Annotated[
+        NeutralWord, build_unused_field_name_validator(current.Recipient, "avatarUrl")
+    ] = "avatarUrl"
     balance_path: str = "/v1/balance"
     summary_path: str = "/v1/batch/{id}/summary"
-    batch_currency: NeutralWord = "currency"
-
-    _check_avatar_url = field_validator("avatar_url")(
-        build_unused_field_name_validator(current.Recipient, "avatarUrl")
-    )
-    _check_batch_currency = field_validator("batch_currency")(
-        build_unused_field_name_validator(current.BatchCreate, "currency")
-    )
+    batch_currency: Annotated[
+        NeutralWord, build_unused_field_name_validator(current.BatchCreate, "currency")
+    ] = "currency"
 
     @field_validator("balance_path", "summary_path")
     @classmethod

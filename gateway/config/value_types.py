@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import date
 from typing import Annotated, Any
@@ -33,22 +32,20 @@ def _check_origin(text: str) -> str:
     return text.rstrip("/")
 
 
-def build_url_scheme_validator(*schemes: str) -> Callable[[str], str]:
-    def check_scheme(text: str) -> str:
-        if text.partition("://")[0] not in schemes or "://" not in text:
-            raise ValueError(f"must begin with {' or '.join(f'{scheme}://' for scheme in schemes)}")
+def build_url_scheme_validator(*schemes: str) -> AfterValidator:
+    beginnings = [f"{scheme}://" for scheme in schemes]
+    return _build_pattern_validator(
+        f"({'|'.join(beginnings)}).*", f"must begin with {' or '.join(beginnings)}"
+    )
+
+
+def _build_pattern_validator(pattern: str, message: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(message)
         return text
 
-    return check_scheme
-
-
-def _check_http_token(text: str) -> str:
-    # A token of RFC 9110, section 5.6.2.
-    if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", text):
-        raise ValueError(
-            "must be an HTTP token: letters, digits and some punctuation, without spaces"
-        )
-    return text
+    return AfterValidator(check)
 
 
 _RESERVED_HEADERS = frozenset(
@@ -64,12 +61,6 @@ def _check_header_not_reserved(name: str) -> str:
     if name.lower() in _RESERVED_HEADERS:
         raise ValueError("must be a header of the service's own, such as X-Timestamp")
     return name
-
-
-def _check_visible_ascii_word(text: str) -> str:
-    if not re.fullmatch(r"[!-~]+", text):
-        raise ValueError("must be visible ASCII characters without spaces")
-    return text
 
 
 def _check_single_line_text(text: str) -> str:
@@ -97,7 +88,7 @@ def _check_wallet_word(word: str) -> str:
     return word
 
 
-def build_unused_field_name_validator(shape: type, own_name: str) -> Callable[[str], str]:
+def build_unused_field_name_validator(shape: type, own_name: str) -> AfterValidator:
     """Returns a validator that refuses the names of the other fields of an object."""
     used_names = shape.__annotations__.keys() - {own_name}
 
@@ -106,7 +97,7 @@ def build_unused_field_name_validator(shape: type, own_name: str) -> Callable[[s
             raise ValueError("is the name of another field of the same object")
         return word
 
-    return check_field_name
+    return AfterValidator(check_field_name)
 
 
 def _check_ip_network(text: str) -> str:
@@ -164,16 +155,26 @@ OriginOrEmpty = Annotated[str, AfterValidator(lambda text: text and _check_origi
 # The scheme first, because the example of an address has another one.
 HttpOriginOrEmpty = Annotated[
     str,
-    AfterValidator(lambda text: text and build_url_scheme_validator("http")(text)),
+    _build_pattern_validator("(http://.*)?", "must begin with http://"),
     AfterValidator(lambda text: text and _check_origin(text)),
 ]
 
 Network = Annotated[str, AfterValidator(_check_ip_network)]
 
-Token = Annotated[str, AfterValidator(_check_http_token)]
+Token = Annotated[
+    str,
+    # A token of RFC 9110, section 5.6.2.
+    _build_pattern_validator(
+        r"[!#$%&'*+.^_`|~0-9A-Za-z-]+",
+        "must be an HTTP token: letters, digits and some punctuation, without spaces",
+    ),
+]
 HeaderName = Annotated[Token, AfterValidator(_check_header_not_reserved)]
 
-NeutralWord = Annotated[str, AfterValidator(_check_visible_ascii_word)]
+NeutralWord = Annotated[
+    str,
+    _build_pattern_validator(r"[!-~]+", "must be visible ASCII characters without spaces"),
+]
 
 Label = Annotated[str, AfterValidator(_check_single_line_text)]
 
