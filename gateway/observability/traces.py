@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from gateway.config.settings import ConfigurationError, Traces
 from mappings import OPERATIONS, UNLISTED
@@ -34,11 +34,8 @@ ROUTES_BY_OPERATION = {
 }
 """``http.route`` of each operation, by its name."""
 
-# Shared by all requests, so that tracing costs almost nothing if it is off.
-_NO_SPAN: AbstractContextManager[None] = nullcontext()
-
 active_tracer: Tracer | None = None
-"""None if tracing is off; then nothing in this module is called for a request."""
+"""None if tracing is off."""
 
 _otel: Any = None
 _propagator: Any = None
@@ -105,19 +102,15 @@ def export_spans_to(
         active_tracer = old_tracer
 
 
-def start_request_span(method: str, traceparent: str) -> AbstractContextManager[None]:
-    """Starts the span of a request of either interface; see ``set_request_span_attributes``."""
-    if active_tracer is None:
-        return _NO_SPAN
-    return _open_request_span(active_tracer, method, traceparent)
-
-
 @contextmanager
-def _open_request_span(tracer: Tracer, method: str, traceparent: str) -> Iterator[None]:
+def start_request_span(method: str, traceparent: str) -> Iterator[None]:
+    """Starts the span of a request of either interface, if tracing is on; see
+    ``set_request_span_attributes``.
+    """
     # The client's tracestate is dropped, because it can contain anything.
     parent = _propagator.extract({"traceparent": traceparent})
     method = _normalize_method(method)
-    with tracer.start_as_current_span(
+    with cast("Tracer", active_tracer).start_as_current_span(
         method,
         parent,
         _otel.SpanKind.SERVER,
@@ -133,8 +126,6 @@ def set_request_span_attributes(
     *, api: str, method: str, operation: str | None, environment: str, status: int, outcome: str
 ) -> None:
     """Sets the attributes of the current request span, once the request is answered."""
-    if active_tracer is None:
-        return
     span, route = _otel.get_current_span(), ROUTES_BY_OPERATION.get(operation or "")
     span.update_name(f"{_normalize_method(method)} {route or api}")
     attributes = {
@@ -168,6 +159,7 @@ class CallSpan:
             self._span.set_status(_otel.StatusCode.ERROR)
 
 
+# Shared by all calls, so that tracing costs almost nothing if it is off.
 _NO_CALL_SPAN = nullcontext(CallSpan())
 
 
@@ -211,8 +203,6 @@ def build_trace_headers() -> Mapping[str, str]:
 
 def get_trace_id() -> str | None:
     """Returns the trace id of the current span, for the access log."""
-    if active_tracer is None:
-        return None
     context = _otel.get_current_span().get_span_context()
     return _otel.format_trace_id(context.trace_id) if context.is_valid else None
 
