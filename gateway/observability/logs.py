@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import IO, Any, AnyStr, Generic, cast
+from typing import IO, Any, cast
 
 import msgspec
 import structlog
@@ -45,19 +45,13 @@ def configure_logging(
     _min_level = logging.getLevelNamesMapping()[level.upper()]
     _json_stream = None if is_text else sys.stderr.buffer
     _common_members = f",{encode_members(common_fields)}" if common_fields else ""
-    # A line is written at once, so that the lines of several workers are not mixed.
-    renderer: Any
-    logger_factory: Any
-    if is_text:
-        renderer = structlog.dev.ConsoleRenderer(sort_keys=False, colors=sys.stderr.isatty())
-        logger_factory = structlog.WriteLoggerFactory(cast("Any", _LossyStream(sys.stderr)))
-    else:
-        renderer = _render_json
-        logger_factory = structlog.BytesLoggerFactory(cast("Any", _LossyStream(sys.stderr.buffer)))
+    render_text = structlog.dev.ConsoleRenderer(sort_keys=False, colors=sys.stderr.isatty())
+    text_renderers = (render_text, lambda _l, _m, text: text.encode(errors="backslashreplace"))
     structlog.configure(
-        processors=[add_common_fields, renderer],
+        processors=[add_common_fields, *(text_renderers if is_text else (_render_json,))],
         wrapper_class=structlog.make_filtering_bound_logger(_min_level),
-        logger_factory=logger_factory,
+        # A line is written at once, so that the lines of several workers are not mixed.
+        logger_factory=structlog.BytesLoggerFactory(cast("Any", _LossyStream(sys.stderr.buffer))),
         cache_logger_on_first_use=True,
     )
     # Libraries log the texts of exceptions, which may contain client data. So may the message that
@@ -142,13 +136,13 @@ def _render_json(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -
         return json.dumps(fields, default=repr).encode()
 
 
-class _LossyStream(Generic[AnyStr]):
+class _LossyStream:
     """A stream that drops lines it cannot write, so that a full disk does not fail a request."""
 
-    def __init__(self, stream: IO[AnyStr]) -> None:
-        self._stream: IO[AnyStr] = stream
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
 
-    def write(self, text: AnyStr) -> None:
+    def write(self, text: bytes) -> None:
         with suppress(OSError):
             self._stream.write(text)
 
