@@ -45,19 +45,17 @@ async def is_restored(store: Store, path: Path) -> bool:
     return position.is_restored or position.mark < mark
 
 
-class RestoreDetector:
+class RestoreDetector(PeriodicTask):
     """Checks for a restored state on ``__aenter__``, and once a second until ``__aexit__``."""
 
     def __init__(self, store: Store, path: Path) -> None:
+        super().__init__("restore_check", CHECK_INTERVAL_SECONDS, self.advance_mark_or_flag_restore)
         self._store = store
         self._path = path
         self._known_mark = NO_MARK
         self._written_mark = NO_MARK
         self._is_restored = False
         self._was_write_ok = True
-        self._task = PeriodicTask(
-            "restore_check", CHECK_INTERVAL_SECONDS, self.advance_mark_or_flag_restore
-        )
 
     async def __aenter__(self) -> Self:
         self._known_mark = self._written_mark = await asyncio.to_thread(
@@ -65,11 +63,7 @@ class RestoreDetector:
         )
         # Before anything is served: the first request may be the start of a batch.
         await self.advance_mark_or_flag_restore()
-        await self._task.__aenter__()
-        return self
-
-    async def __aexit__(self, *end: object) -> None:
-        await self._task.__aexit__(*end)
+        return await super().__aenter__()
 
     async def advance_mark_or_flag_restore(self) -> None:
         """Advances the high-water mark, or flags the state as restored if it is behind the mark."""
