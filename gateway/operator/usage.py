@@ -56,18 +56,14 @@ async def load_limit_usage(store: Store, limits: RateLimiter, default_limit: int
     """
     keys = [key for key in await load_listed_keys(store) if key.revoked_at is None]
     tenants = sorted({key.tenant for key in keys})
-    # The names that the legacy and the signed interface count by.
-    counter_names = [*(key.id for key in keys), *(f"signed {tenant}" for tenant in tenants)]
-    counts = await limits.list_window_request_counts(counter_names)
+    # By the names that the legacy and the signed interface count by.
+    limited = {
+        key.id: (key.tenant, key.name, key.requests_per_hour or default_limit) for key in keys
+    }
+    signed = {f"signed {tenant}": (tenant, SIGNED_REQUESTS, default_limit) for tenant in tenants}
+    counts = await limits.list_window_request_counts([*limited, *signed])
     # Without counts the backend cannot be reached: unknown, which is not zero.
-    used = [*counts] if counts else [None] * len(counter_names)
-    uses = [
-        LimitUse(key.tenant, key.name, key.requests_per_hour or default_limit, count)
-        for key, count in zip(keys, used, strict=False)
-    ]
-    uses += [
-        LimitUse(tenant, SIGNED_REQUESTS, default_limit, count)
-        for tenant, count in zip(tenants, used[len(keys) :], strict=True)
-        if count
-    ]
+    used = dict(zip([*limited, *signed], counts, strict=True)) if counts else {}
+    uses = [LimitUse(*limit, used.get(name)) for name, limit in limited.items()]
+    uses += [LimitUse(*signed[name], used[name]) for name in signed if used.get(name)]
     return sorted(uses, key=lambda use: (-use.ratio, use.tenant, use.name))
