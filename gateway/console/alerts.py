@@ -107,11 +107,6 @@ def format_check_name(name: str) -> str:
     return f"{CHECK_LABELS[kind]} {environment}".rstrip()
 
 
-def _format_fault(name: str, fault: str) -> str:
-    """Names the environment only, because its faults say which service they are about."""
-    return f"{name.partition('.')[2] or format_check_name(name)}: {fault}"
-
-
 async def load_alerts(
     dependencies: ConsoleDependencies,
     faults: Mapping[str, str | None],
@@ -151,7 +146,8 @@ async def load_alerts(
     in_doubt, superseded = figures.in_doubt_operations, figures.superseded_batches
     # What must be true, or how many there are; and the alert.
     candidates: list[tuple[object, Literal["error", "warning"], str, str]] = [
-        *((fault, "error", _format_fault(name, fault or ""), "/service") for name, fault in faults.items()),
+        # Of an environment its name only, because its faults say which service they are about.
+        *((fault, "error", f"{name.partition('.')[2] or format_check_name(name)}: {fault}", "/service") for name, fault in faults.items()),
         (figures.is_restored, "error", f"{RESTORED_MESSAGE}, so no batch is started: {RESTORED_ADVICE}", "/service"),
         (not any(figures.keys.values()), "error", "no API key is imported: every client is refused; run `payout-gateway keys import`", "/limits"),
         (in_doubt, "error", f"{pluralize(in_doubt, 'write is', 'writes are')} in doubt", "/writes"),

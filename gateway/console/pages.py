@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -80,8 +80,8 @@ class Pages:
             "sentence": format_sentence,
             "ms": format_milliseconds,
             "share": format_percentage,
-            "moment": format_page_datetime,
-            "ago": self._format_time_since,
+            "moment": lambda at: f"{at:%Y-%m-%d %H:%M}" if at else "\N{EN DASH}",
+            "ago": lambda at: format_age(dependencies.store.clock() - at) if at else "never",
             "scope": describe_scope,
             "wrappable": make_name_wrappable,
         }
@@ -124,11 +124,9 @@ class Pages:
             try:
                 return await view(request)
             except StoreUnavailable as unavailable:
-                text, link = (
-                    f"{unavailable}. This page needs the database",
-                    (request.path, "Try again"),
-                )
-                return self.render_message(request, 503, "The database is unavailable", text, link)
+                text, link = f"{unavailable}. This page needs the database", "Try again"
+                heading = "The database is unavailable"
+                return self.render_message(request, 503, heading, text, (request.path, link))
 
         return handle_request
 
@@ -136,11 +134,10 @@ class Pages:
         """Wraps a view that handles a submitted form: checks that this console's page sent it."""
 
         async def handle_form(request: web.Request) -> web.StreamResponse:
-            try:
-                fields = await read_form_fields(request)
-            except FormRejected as rejected:
+            if problem := _find_form_problem(request):
                 link = request.path, "Open the page"
-                return self.render_message(request, 403, "Nothing was done", str(rejected), link)
+                return self.render_message(request, 403, "Nothing was done", problem, link)
+            fields = {name: str(value) for name, value in (await request.post()).items()}
             return await view(request, fields)
 
         return self.wrap_view_with_unavailable_page(handle_form)
@@ -152,9 +149,6 @@ class Pages:
         if self.dependencies.has_parent:
             address = request.headers.get(CLIENT_ADDRESS_HEADER)
         return address or "unknown"
-
-    def _format_time_since(self, moment: datetime | None) -> str:
-        return "never" if moment is None else format_age(self.dependencies.store.clock() - moment)
 
 
 class Page:
@@ -209,10 +203,6 @@ def format_percentage(part: float, whole: float) -> str:
     return f"{percent:.{1 if percent < 10 else 0}f}\N{NO-BREAK SPACE}%"
 
 
-def format_page_datetime(moment: datetime | None) -> str:
-    return f"{moment:%Y-%m-%d %H:%M}" if moment else "\N{EN DASH}"
-
-
 def format_age(age: timedelta) -> str:
     seconds = age.total_seconds()
     for size, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
@@ -224,18 +214,14 @@ def format_age(age: timedelta) -> str:
 # Forms: the browser says which origin a request comes from; every browser has done so for years
 
 
-class FormRejected(Exception):
-    """The request was not sent by a form of this console. The message is shown on a page."""
-
-
-async def read_form_fields(request: web.Request) -> Mapping[str, str]:
-    """Reads the fields of a form of this console; raises FormRejected."""
+def _find_form_problem(request: web.Request) -> str:
+    """Returns why a request is not accepted as a form of this console; empty if it is."""
     if not _is_same_origin(request):
-        raise FormRejected("This request was not sent by a page of this console.")
+        return "This request was not sent by a page of this console."
     # Not multipart: aiohttp would write files in it to disk.
     if request.content_type != "application/x-www-form-urlencoded":
-        raise FormRejected("This request is not a form.")
-    return {name: str(value) for name, value in (await request.post()).items()}
+        return "This request is not a form."
+    return ""
 
 
 def _is_same_origin(request: web.Request) -> bool:

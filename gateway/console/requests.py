@@ -85,14 +85,13 @@ class RequestsPage(Page):
 
 
 def _matches_filters(request: RecentRequest, filters: Mapping[str, str]) -> bool:
-    for name, wanted in filters.items():
-        if wanted in STATUS_CLASSES and name == "status":
-            if request.status not in STATUS_CLASSES[wanted]:
-                return False
+    return all(
+        request.status in STATUS_CLASSES[wanted]
+        if name == "status" and wanted in STATUS_CLASSES
         # One of several, or all of them, as a group of errors has them.
-        elif wanted not in (str(getattr(request, name)), *_list_values(request, name)):
-            return False
-    return True
+        else wanted in (str(getattr(request, name)), *_list_values(request, name))
+        for name, wanted in filters.items()
+    )
 
 
 def _list_values(request: RecentRequest, name: str) -> list[str]:

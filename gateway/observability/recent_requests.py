@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +62,10 @@ def _build_recent_request(record: RequestRecord) -> RecentRequest:
         environment,
         source.key_name or "",
         status,
-        "" if status < 400 else _describe_codes(status, fields),
+        # The outcome if the gateway did not choose a code.
+        ""
+        if status < 400
+        else _join_distinct(fields.get("error_codes", ())) or classify_outcome(status, fields),
         _join_distinct(
             # Without list indexes, so that a mistake in each payment is one group.
             LIST_INDEX_PATTERN.sub("[]", name)
@@ -74,11 +76,6 @@ def _build_recent_request(record: RequestRecord) -> RecentRequest:
         upstream_calls,
         round(upstream_seconds * 1000, 1),
     )
-
-
-def _describe_codes(status: int, log_fields: Mapping[str, Any]) -> str:
-    """Returns the codes of the response, or its outcome if the gateway did not choose a code."""
-    return _join_distinct(log_fields.get("error_codes", ())) or classify_outcome(status, log_fields)
 
 
 def _join_distinct(names: Any) -> str:
