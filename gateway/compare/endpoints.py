@@ -34,12 +34,11 @@ WRONG_KEY = "a-key-that-is-nobodys"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An HTTP response. ``headers`` have lower-case names; ``seconds`` lasts until the last byte."""
+    """An HTTP response; ``headers`` have lower-case names."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
-    seconds: float = 0.0
 
     @property
     def is_success(self) -> bool:
@@ -133,16 +132,30 @@ class Side:
 
     async def send(self, request: OutgoingRequest) -> Answer:
         """Sends a request; raises AnswerUnavailable. aiohttp resends a read if the connection drops."""
+        is_read, started = request.method in READ_METHODS, time.monotonic()
+        session = self._read_session if is_read else self._write_session
         try:
-            answer = await self._send(request)
+            async with session.request(
+                request.method,
+                # Not normalized: the service must get the target as the input has it.
+                URL(self.url + request.target, encoded=True),
+                data=request.body,
+                headers=self._build_headers(request),
+                allow_redirects=False,
+            ) as response:
+                body = await response.read()
         # Errors of aiohttp and of the connection, also while the body is read.
         except (_WriteNotRepeated, aiohttp.ClientError, OSError) as error:
             cause = error.cause if isinstance(error, _WriteNotRepeated) else error
-            is_unknown = request.method not in READ_METHODS and not isinstance(cause, _NOT_SENT)
+            is_unknown = not (is_read or isinstance(cause, _NOT_SENT))
             reason = self._describe_error(cause)
         else:
-            self.durations_seconds.append(answer.seconds)
-            return answer
+            seconds = time.monotonic() - started
+            self.durations_seconds.append(seconds)
+            # A repeated header means the same as one with all values (RFC 9110, section 5.3).
+            values = {name: response.headers.getall(name) for name in response.headers}
+            headers = {name.lower(): ", ".join(values[name]) for name in values}
+            return Answer(response.status, headers, body)
         suffix = "; the outcome of the write is unknown" if is_unknown else ""
         raise AnswerUnavailable(f"{reason}{suffix}")
 
@@ -161,24 +174,6 @@ class Side:
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
-
-    async def _send(self, request: OutgoingRequest) -> Answer:
-        session = self._read_session if request.method in READ_METHODS else self._write_session
-        started = time.monotonic()
-        async with session.request(
-            request.method,
-            # Not normalized: the service must get the target as the input has it.
-            URL(self.url + request.target, encoded=True),
-            data=request.body,
-            headers=self._build_headers(request),
-            allow_redirects=False,
-        ) as response:
-            body = await response.read()
-            headers: dict[str, str] = {}
-            for name in response.headers:
-                # A repeated header means the same as one with all values (RFC 9110, section 5.3).
-                headers[name.lower()] = ", ".join(response.headers.getall(name))
-            return Answer(response.status, headers, body, time.monotonic() - started)
 
     def _build_headers(self, request: OutgoingRequest) -> dict[str, str]:
         headers = {
