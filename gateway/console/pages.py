@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from aiohttp import web
@@ -39,8 +38,7 @@ SECURITY_HEADERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class MenuEntry:
+class MenuEntry(NamedTuple):
     """A menu entry. The script refreshes an ``is_live`` page while it is visible."""
 
     path: str
@@ -238,35 +236,22 @@ def _is_same_origin(request: web.Request) -> bool:
     return site in (None, "same-origin") and bool(host) and host == request.headers.get("Host")
 
 
-CONTENT_TYPES = {
-    "console.css": "text/css",
-    "console.js": "text/javascript",
-    "icon.svg": "image/svg+xml",
-}
-"""Of the static files."""
-
-
-# Read once: the files are part of the package.
-@cache
-def read_static_file(name: str) -> bytes:
-    return files("gateway.console").joinpath("assets", name).read_bytes()
+ASSETS = Path(__file__).parent / "assets"
 
 
 @cache
 def format_static_file_url(name: str) -> str:
     """Returns the URL of a file, which changes with the content: browsers may cache it forever."""
-    return f"/assets/{name}?{hashlib.sha256(read_static_file(name)).hexdigest()[:12]}"
+    return f"/assets/{name}?{hashlib.sha256((ASSETS / name).read_bytes()).hexdigest()[:12]}"
 
 
-async def serve_static_file(request: web.Request) -> web.Response:
-    name = request.match_info["name"]
-    # A list instead of the folder's content: no name, however encoded, can lead elsewhere.
-    if name not in CONTENT_TYPES:
+async def serve_static_file(request: web.Request) -> web.FileResponse:
+    file = ASSETS / request.match_info["name"]
+    # An encoded name could lead elsewhere.
+    if file.parent != ASSETS or not file.is_file():
         raise web.HTTPNotFound
-    return web.Response(
-        body=read_static_file(name),
-        content_type=CONTENT_TYPES[name],
-        charset="utf-8",
+    return web.FileResponse(
+        file,
         headers={
             "Cache-Control": "public, max-age=31536000, immutable",
             "X-Content-Type-Options": "nosniff",

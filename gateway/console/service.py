@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import structlog
 from aiohttp import web
@@ -38,6 +37,7 @@ class ServicePage(Page):
         environments = settings.environments.map_configured_environments_by_name()
         capabilities = await load_capabilities(ObjectStateStore(self._store))
         problems = await self._health.find_problems()
+        is_cached, indexes = settings.lists.index, self._dependencies.indexes
         return self._pages.render_page(
             request,
             "service",
@@ -52,20 +52,12 @@ class ServicePage(Page):
                         if (problem := problems.get(f"{kind}.{name}"))
                     ],
                     "stored": [*iter_stored_findings(name, settings.upstream, capabilities)],
-                    **self._describe_worker_state(name),
+                    # How far the service's clock is ahead, in seconds.
+                    "offset": (offset := self._dependencies.clock.offset(name)),
+                    "is_off": abs(offset) >= NOTEWORTHY_SKEW_SECONDS,
+                    "index": indexes.calculate_cache_statistics(name) if is_cached else None,
                 }
                 for name, environment in environments.items()
             ],
             findings=findings,
         )
-
-    def _describe_worker_state(self, name: str) -> dict[str, Any]:
-        """Returns how far the service's clock is ahead, in seconds, and the cache if it is on."""
-        offset = self._dependencies.clock.offset(name)
-        is_on = self._dependencies.settings.lists.index
-        indexes = self._dependencies.indexes
-        return {
-            "offset": offset,
-            "is_off": abs(offset) >= NOTEWORTHY_SKEW_SECONDS,
-            "index": indexes.calculate_cache_statistics(name) if is_on else None,
-        }
