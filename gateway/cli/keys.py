@@ -124,17 +124,13 @@ def _build_key_json(key: ListedKey) -> dict[str, Any]:
 
 
 def _build_key_row(key: ListedKey) -> list[object]:
-    return [
-        key.name,
-        f"{key.prefix}…",
-        key.merchant,
-        key.environment,
-        shorten_key(key.access_key),
-        key.requests_per_hour or "default",
-        " ".join(key.allowed_ips) or "any",
-        key.created_at,
-        key.revoked_at,
-    ]
+    shown = {
+        "prefix": f"{key.prefix}…",
+        "access_key_prefix": shorten_key(key.access_key),
+        "requests_per_hour": key.requests_per_hour or "default",
+        "allowed_ips": " ".join(key.allowed_ips) or "any",
+    }
+    return [*(_build_key_json(key) | shown).values()]
 
 
 @keys.command("revoke")
