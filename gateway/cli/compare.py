@@ -262,12 +262,10 @@ run_comparison.context_class = _GroupContext
 
 @compare.command("report")
 @click.option("--key", "name", metavar="NAME", help="Only this key, by its name.")
-@click.option(
+@_file_option(
     "--rules",
     "rules_files",
-    type=options.FILE,
     multiple=True,
-    metavar="FILE",
     help="Differences to ignore, with the reason for each (TOML). Only `ignore` and "
     "`present` rules apply, because only masked values are stored.",
 )

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import json
-import signal
 from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
@@ -62,10 +61,9 @@ def simulate(
 async def _run_simulator(
     service: Service, port: int, legacy_port: int | None, *, with_demo_key: bool
 ) -> None:
-    stop_event = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signal_number, stop_event.set)
+    from gateway.server.process import install_shutdown_event
+
+    stop_event = install_shutdown_event()
     try:
         simulator = await start_simulator(service=service, port=port, legacy_port=legacy_port)
     except ListenError as reason:
