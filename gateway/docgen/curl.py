@@ -6,7 +6,7 @@ import argparse
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 DATA_OPTIONS = ("--data", "--data-raw", "--data-binary", "--data-ascii", "--json")
@@ -43,13 +43,6 @@ class CurlRequest(NamedTuple):
     body: bytes
 
 
-class _CurlParser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        # Only the option's name, because other parts of the message may quote a value.
-        option = message.removeprefix("argument ").partition("/")[0].partition(":")[0]
-        raise InvalidRequestText(f"{option} needs a value")
-
-
 def separate_own_and_curl_arguments(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Separates the options of `explain` from curl's arguments.
 
@@ -80,7 +73,11 @@ def parse_curl(words: Sequence[str], read_data_file: Callable[[str], bytes]) -> 
     """Parses curl arguments. ``read_data_file`` reads the file of an ``@file`` value. Raises
     InvalidRequestText.
     """
-    options, rest = _build_parser(read_data_file).parse_known_args(_split_command_line(words))
+    try:
+        options, rest = _build_parser(read_data_file).parse_known_args(_split_command_line(words))
+    # Only the option's name, because the message may quote a value.
+    except argparse.ArgumentError as error:
+        raise InvalidRequestText(f"{error.argument_name} needs a value") from None
     # Options that the parser does not know are left over too.
     addresses = [word for word in rest if not word.startswith("-")]
     # A request line may be pasted too: `GET /v1/batches`.
@@ -100,7 +97,7 @@ def _build_parser(read_data_file: Callable[[str], bytes]) -> argparse.ArgumentPa
     def read_data(value: str) -> bytes:
         return read_data_file(value[1:]) if value.startswith("@") else value.encode()
 
-    parser = _CurlParser(add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-X", "--request", dest="method", default="")
     parser.add_argument("-I", "--head", dest="method", action="store_const", const="HEAD")
     parser.add_argument("-G", "--get", dest="is_data_in_query", action="store_true")
