@@ -75,26 +75,21 @@ def export_spans_to(
     """Exports the spans of this process until the context ends."""
     from opentelemetry import trace  # noqa: PLC0415 - an extra
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
-    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-    from opentelemetry.sdk.trace.export import (  # noqa: PLC0415
-        BatchSpanProcessor,
-        SimpleSpanProcessor,
-    )
-    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased  # noqa: PLC0415
+    from opentelemetry.sdk.trace import TracerProvider, export, sampling  # noqa: PLC0415
     from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
         TraceContextTextMapPropagator,
     )
 
     global active_tracer, _otel, _propagator  # noqa: PLW0603 - one for the process, like a logger
     _otel, _propagator = trace, TraceContextTextMapPropagator()
-    ratio_sampler = TraceIdRatioBased(ratio)
+    ratio_sampler = sampling.TraceIdRatioBased(ratio)
     # The client's sampled flag is ignored: otherwise clients could decide how much is exported.
-    sampler = ParentBased(ratio_sampler, remote_parent_sampled=ratio_sampler)
+    sampler = sampling.ParentBased(ratio_sampler, remote_parent_sampled=ratio_sampler)
     resource = Resource({"service.name": "payout-gateway"})
     # The library's exit handler is off, because `open_tracing` shuts the provider down.
     provider = TracerProvider(sampler, resource, shutdown_on_exit=False)
-    processor = BatchSpanProcessor(exporter) if batched else SimpleSpanProcessor(exporter)
-    provider.add_span_processor(processor)
+    processor = export.BatchSpanProcessor if batched else export.SimpleSpanProcessor
+    provider.add_span_processor(processor(exporter))
     old_tracer, active_tracer = active_tracer, provider.get_tracer("payout-gateway")
     try:
         yield provider
