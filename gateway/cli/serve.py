@@ -30,7 +30,6 @@ def serve(*, config: Path | None, demo: bool, traffic: bool) -> int:
     import uvloop
 
     from gateway.observability import logs
-    from gateway.server.workers.supervisor import WorkerStartError, supervise_workers
     from gateway.storage import StoreUnavailable
 
     if traffic and not demo:
@@ -46,16 +45,25 @@ def serve(*, config: Path | None, demo: bool, traffic: bool) -> int:
         raise CommandError(NO_CONFIGURATION)
     # Not earlier: errors of the configuration are plain text for the operator.
     logs.configure_logging(level=settings.logs.level, line_format=settings.logs.format)
+    if settings.server.workers > 1 and not demo:
+        return _serve_with_workers(settings)
+    # A single process; the demo ignores server.workers.
     try:
-        # The demo is a single process.
-        if settings.server.workers > 1 and not demo:
-            return asyncio.run(supervise_workers(settings, announce_start))
         uvloop.run(
             _serve_demo(settings, has_traffic=traffic) if demo else _serve_single_process(settings)
         )
-    except (ConfigurationError, StoreUnavailable, WorkerStartError) as error:
+    except (ConfigurationError, StoreUnavailable) as error:
         raise CommandError(str(error)) from None
     return 0
+
+
+def _serve_with_workers(settings: Settings) -> int:
+    from gateway.server.workers.supervisor import WorkerStartError, supervise_workers
+
+    try:
+        return asyncio.run(supervise_workers(settings, announce_start))
+    except (ConfigurationError, WorkerStartError) as error:
+        raise CommandError(str(error)) from None
 
 
 def announce_start(url: str, admin_url: str) -> None:
