@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,17 @@ from tests.payouts import (
     open_gateway_and_service,
     request_successfully,
 )
-from tests.running_gateway import GatewayUnderTest
+from tests.running_gateway import GatewayUnderTest, open_gateway
 from tests.signed_requests import SigningClient, extract_error, send_raw
-from tests.simulator import Fault, Service, ServiceOptions, Simulator
+from tests.simulator import (
+    DEMO_CREDENTIALS,
+    Fault,
+    Service,
+    ServiceCredentials,
+    ServiceOptions,
+    Simulator,
+    start_simulator,
+)
 from tests.sockets import RawResponse, open_connection, wait_until
 
 TENANT = Tenant("demo", "sandbox")
@@ -621,6 +630,30 @@ async def test_signed_start_in_doubt_is_not_sent_again(
         assert extract_error(await start_signed(gateway, upstream)) == INVALID_STATUS
         assert (await edit_payment(gateway, batch)).status == 406
     assert len(simulator.service.batch_starts) == 1
+
+
+async def test_signed_start_is_not_taken_for_one_of_the_other_environment(tmp_path: Path) -> None:
+    live = {"environment": "live", "access_key": "LIVEACCESSKEY", "api_key": "a-live-api-key"}
+    pair = ServiceCredentials(live["access_key"], CLIENT.secret_key, environment="live")
+    service = Service(credentials=(DEMO_CREDENTIALS, pair))
+    simulator = await start_simulator(service=service)
+    environment = {"base_url": simulator.url}
+    environments = {"live": environment, "sandbox": environment}
+    async with open_gateway(tmp_path, simulator.url, environments=environments) as gateway:
+        await gateway.import_key(**live)
+        _, _, upstream = await create_batch_of_one(gateway, simulator)
+        # Both environments have a batch of this id.
+        start = Fault("POST", "/v1/batches/*/start-processing", status=200, body=b'{"ok":true}')
+        service.faults.append(replace(start, answer_delay=1))
+        live_client = SigningClient(live["access_key"])
+        target = f"/v1/batches/{upstream}/start-processing"
+        live_request = live_client.build_request("POST", target, stamp=int(time.time()))
+        live_start = asyncio.ensure_future(send_raw(gateway, live_request))
+        await wait_until(lambda: not service.faults)  # it has arrived
+        assert (await start_signed(gateway, upstream)).status == 200
+        assert (await live_start).status == 200
+    await simulator.stop()
+    assert len(service.batch_starts) == 1
 
 
 async def test_unsent_signed_start_leaves_the_batch_unchanged(tmp_path: Path) -> None:

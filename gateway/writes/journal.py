@@ -318,7 +318,8 @@ class Journal:
             for execution in self.executions.values()
             # The fingerprints first: of many that run at the same time, nearly all differ in them.
             if (other := execution.operation_record).fingerprint in fingerprints
-            and other.key_id == record.key_id
+            # All signed requests of a merchant have one key, in whichever environment.
+            and (other.tenant, other.key_id) == (record.tenant, record.key_id)
             and not any(row.id == other.id for row in rows)
         ]
 
