@@ -39,9 +39,9 @@ class _CurlCommand(click.Command):
 @click.command(cls=_CurlCommand)
 @options.json_option
 @click.option("--curl", "as_curl", is_flag=True, help="Print the calls as signed curl commands.")
-@options.config_file_option
+@options.config_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-def explain(*, words: tuple[str, ...], config: Path | None, as_json: bool, as_curl: bool) -> None:
+def explain(*, words: tuple[str, ...], settings: Settings, as_json: bool, as_curl: bool) -> None:
     """Print the current calls that one legacy request becomes, field by field. Nothing is sent.
 
     Give the request as curl arguments, or paste a curl command line:
@@ -51,7 +51,6 @@ def explain(*, words: tuple[str, ...], config: Path | None, as_json: bool, as_cu
     Headers are ignored; no API key is needed. With --curl, the output is a shell script that signs
     and sends the calls; it reads ACCESS_KEY and SECRET_KEY from the environment of the shell.
     """
-    settings = options.load_command_settings(config)
     try:
         request = parse_curl(words, _read_data_file)
         explanation = explain_request(settings, request.method, request.target, request.body)

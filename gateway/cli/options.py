@@ -99,7 +99,3 @@ config_option = click.option(
     callback=lambda _context, _option, path: load_command_settings(path),
     help="Configuration file. Default: gateway.toml if it exists, else environment variables only.",
 )
-config_file_option = click.option(
-    "--config", type=FILE, help="Configuration file. Default: gateway.toml if it exists."
-)
-"""For commands that also work without a configuration."""

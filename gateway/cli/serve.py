@@ -19,7 +19,9 @@ NO_CONFIGURATION = (
 
 
 @click.command()
-@options.config_file_option
+@click.option(
+    "--config", type=options.FILE, help="Configuration file. Default: gateway.toml if it exists."
+)
 @click.option("--demo", is_flag=True, help="Run against the built-in simulator, on loopback only.")
 @click.option("--traffic", is_flag=True, help="With --demo: send sample requests all the time.")
 def serve(*, config: Path | None, demo: bool, traffic: bool) -> int:

@@ -4,12 +4,12 @@ import asyncio
 import errno
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import BinaryIO
 
 import click
 
 from gateway.cli import CommandError, options
+from gateway.config.settings import Settings
 from gateway.simulator import (
     DEMO_CREDENTIALS,
     WALLET_FUNDS,
@@ -35,13 +35,13 @@ MAX_PORT = 65535
     type=click.File("rb"),
     help="JSON lines as for `keys import`. Default: one public pair of demo credentials.",
 )
-@options.config_file_option
+@options.config_option
 def simulate(
     *,
     port: int,
     legacy_port: int | None,
     key_file: BinaryIO | None,
-    config: Path | None,
+    settings: Settings,
 ) -> None:
     """Run a simulator of the payout service, with its current and its legacy interface.
 
@@ -52,7 +52,7 @@ def simulate(
     keys = [DEMO_CREDENTIALS] if key_file is None else _parse_keys(key_file.read())
     service = Service(
         credentials=keys,
-        vocabulary=build_simulator_vocabulary(options.load_command_settings(config).vocabulary),
+        vocabulary=build_simulator_vocabulary(settings.vocabulary),
         wallet_balance=WALLET_FUNDS,
     )
     asyncio.run(_run_simulator(service, port, legacy_port, with_demo_key=key_file is None))
