@@ -400,6 +400,32 @@ async def test_wall_clocks_that_differ_change_nothing_about_identical_requests(
         assert instances.service.creation_counts["recipient"] == 3 * number
 
 
+@pytest.mark.parametrize("upstream_seconds", [TAKE_OVER_SECONDS + PAUSE_SECONDS])
+@pytest.mark.parametrize("instances", ["translate"], indirect=True)
+async def test_batch_of_a_paused_process_is_found_by_the_id_in_its_response(
+    instances: Instances,
+) -> None:
+    """Another process has taken the creation over before the first builds the response."""
+    service = instances.service
+    service.faults.append(Fault("POST", "/v1/batches", answer_delay=0.5))
+    body = {"sourceCurrency": "USD", "description": "rent"}
+    sending = asyncio.create_task(instances.first.request("POST", "/v1/batches", body))
+    await wait_until(lambda: service.creation_counts["batch"] == 1)
+    instances.first.process.kill(signal.SIGSTOP)
+
+    async def is_taken_over() -> bool:
+        states = await count_operations_by_state(instances.settings)
+        return not states["running"] and not states["unsettled"]
+
+    await wait_until_async(is_taken_over, TAKE_OVER_SECONDS)
+    instances.first.process.kill(signal.SIGCONT)
+    response = await sending
+    assert response.status == 200
+    path = f"/v1/batches/{response.body['batch']['id']}"
+    for instance in (instances.second, instances.first):
+        assert (await instance.request("GET", path)).status == 200
+
+
 @pytest.mark.parametrize("instances", ["translate"], indirect=True)
 async def test_signed_start_that_another_process_confirmed_is_not_refused(
     instances: Instances,

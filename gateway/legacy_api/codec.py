@@ -280,12 +280,10 @@ class LegacyCodec:
         execution = caller.execution
         # New ids are recorded together with the outcome of the write, but those of a long answer
         # are recorded one slice at a time, to bound the size of a transaction. Only a started
-        # write has an outcome to record them with.
-        deferred_ids = (
-            execution.new_aliases
-            if execution is not None and execution.is_saved and not is_long
-            else None
-        )
+        # write has an outcome to record them with, and only if no other process has taken it over.
+        deferred_ids: dict[str, str] | None = None
+        if execution and execution.is_saved and not execution.ended.is_set() and not is_long:
+            deferred_ids = execution.new_aliases
         legacy_ids = await self._ids.find_or_create_object_and_text_ids(
             caller.key.tenant, *ids, deferred_ids, is_cached=not is_long
         )
