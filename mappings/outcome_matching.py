@@ -170,14 +170,15 @@ def is_possible_payment(payment: JSONObject, row: JSONObject, batch_currency: JS
 
 def _compare_payments(payment: JSONObject, row: JSONObject, batch_currency: JSON) -> bool | None:
     """Compares two payments; None if the service shows no amount in the requested currency."""
-    if _extract_recipient_id_of_sent_or_shown_payment(row) != extract_recipient_id(payment):
+    if extract_payee_id(row) != extract_recipient_id(payment):
         return False
     sent_amount, sides = _extract_amount_and_possible_sides(payment, batch_currency)
     shown_amounts = _list_comparable_amounts(row, sides)
     return sent_amount in shown_amounts if shown_amounts else None
 
 
-def _extract_recipient_id_of_sent_or_shown_payment(payment: JSONObject) -> JSON:
+def extract_payee_id(payment: JSONObject) -> JSON:
+    """Returns the id of a payment's recipient, in the form of a request or of a response."""
     return extract_recipient_id(payment) or payment.get("recipientId")
 
 
@@ -229,7 +230,7 @@ class ShownPayments:
         self._rows = [*rows]
         self._rows_by_recipient: dict[str, list[Payment]] = {}
         for row in self._rows:
-            recipient_id = str(_extract_recipient_id_of_sent_or_shown_payment(row))
+            recipient_id = str(extract_payee_id(row))
             self._rows_by_recipient.setdefault(recipient_id, []).append(row)
         self._indexes: dict[tuple[str, Sides], dict[tuple[JSON, object], list[Payment]]] = {}
         """The rows of a recipient by amount and memo, as they are compared for the sides."""

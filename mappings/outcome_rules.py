@@ -36,6 +36,7 @@ from mappings.outcome_matching import (
     PaymentTest,
     ShownPayments,
     confirm_operator_named_object,
+    extract_payee_id,
     fetch_if_exists,
     fetch_whole_list,
     has_payment_ids,
@@ -54,6 +55,9 @@ OutcomeReads = Generator[Step, Any, WriteOutcome]
 
 
 OTHER_CURRENCY_REASON = "the service shows no amount in the requested currency"
+OTHER_AMOUNT_REASON = (
+    "the service shows another new payment to the recipient, which may be an edited one"
+)
 
 
 def build_batch_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
@@ -186,7 +190,8 @@ def build_payment_add_outcome_rule(
     known_ids = frozenset(ids_before)
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
-        summary = yield Call("GET", SUMMARY_PATH.format(id=upstream_id))
+        if (summary := (yield from fetch_summary_if_exists(upstream_id))) is None:
+            return Absent()  # the batch was deleted, and pays nobody
         if write.operator_object_id is not None:
             return _confirm_operator_named_payment(
                 write.operator_object_id, body, extract_payments(summary), known_ids, currency
@@ -222,12 +227,14 @@ def build_payment_add_outcome_rule(
         )
         if isinstance(match, dict):
             return Confirmed({"payment": match}, object_id=match.get("id"))
-        # A new payment to the recipient in another currency may be this one, so nothing is proved.
-        unclear = (row for row in unclaimed if not is_of_other_add[row["id"]])
+        # A new payment to the recipient in another currency may be this one, and so may one of
+        # another amount, if somebody has edited it since: nothing is proved.
+        payee_id = extract_payee_id(body)
         if isinstance(match, Absent) and any(
-            is_possible_payment(body, row, currency) for row in unclear
+            extract_payee_id(row) == payee_id and not is_of_other_add[row["id"]]
+            for row in unclaimed
         ):
-            return Inconclusive(OTHER_CURRENCY_REASON)
+            return Inconclusive(OTHER_AMOUNT_REASON)
         return match
 
     return read_outcome
@@ -266,10 +273,12 @@ def _confirm_operator_named_payment(
 def _is_payment_of_other_add(
     body: JSONObject, shown: JSONObject, other_bodies: Iterable[JSONObject], currency: JSON
 ) -> bool | None:
-    """Whether a payment that matches ``body`` was created by another add; None if undecidable.
+    """Whether a payment was created by another add than that of ``body``; None if undecidable.
 
     Several matching adds are told apart by the memo, if the service shows one.
     """
+    if not is_possible_payment(body, shown, currency):
+        return any(is_possible_payment(other, shown, currency) for other in other_bodies)
     memo, answers = shown.get("memo"), set[bool | None]()
     is_mine = is_shown_value_compatible(body.get("memo"), memo)
     for other_body in other_bodies:
@@ -303,7 +312,8 @@ def build_batch_edit_outcome_rule(
     """
 
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
-        summary = yield Call("GET", SUMMARY_PATH.format(id=upstream_id))
+        if (summary := (yield from fetch_summary_if_exists(upstream_id))) is None:
+            return Absent()  # the batch was deleted, and pays nobody
         if find_payments(summary) is None:
             return Inconclusive("the service does not show the batch's payments")
         if not has_payment_ids(summary):
@@ -338,8 +348,10 @@ def build_batch_edit_outcome_rule(
             return Confirmed({"object": "updated"})
         if any(evidence):
             return Inconclusive("only some of the changes can be seen")
-        if any(new_payments.find(body, is_possible_payment) for body in additions):
-            return Inconclusive(OTHER_CURRENCY_REASON)
+        # As of an add: a new payment to the recipient may be one that was edited since.
+        payee_ids = {extract_payee_id(body) for body in additions}
+        if any(extract_payee_id(row) in payee_ids for row in new_rows):
+            return Inconclusive(OTHER_AMOUNT_REASON)
         return Absent(is_old_state_shown=bool(evidence))
 
     return read_outcome

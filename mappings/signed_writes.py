@@ -22,6 +22,7 @@ from mappings.batch_locks import (
     build_unchanged_batch_condition,
     call_service_under_lock,
     is_batch_unlocked,
+    is_open_to_signed_adds,
     is_open_to_signed_changes,
     update_batch_when,
 )
@@ -97,7 +98,7 @@ def start_signed_batch(request: Request) -> Flow:
 def change_signed_batch(request: Request) -> Flow:
     """Answers any other write of batches, sent once, with its client's own signature.
 
-    The request's body has the ``method`` and ``path``, the ``payment`` that it adds, if any, and of a
+    The request's body has the ``method`` and ``path``, the ``payment`` that it adds, or None, and of a
     bulk deletion the ``batches``: pairs of an id at the service and the batch's first id. A creation
     has none.
     """
@@ -130,7 +131,7 @@ def change_signed_batch(request: Request) -> Flow:
 
 
 def _register_change(upstream_id: str, batch_id: str, name: str, payment: JSON) -> SubFlow:
-    """Registers the change once no edit is under way."""
+    """Registers the change once no edit is under way, nor an add if the change is none itself."""
 
     def build_registration(facts: Facts) -> CompareAndSet:
         # Checked in the same transaction: an edit may begin meanwhile.
@@ -139,7 +140,7 @@ def _register_change(upstream_id: str, batch_id: str, name: str, payment: JSON) 
         new_facts = build_signed_change_facts(name, payment)
         return CompareAndSet(SIGNED_CHANGES_KIND, batch_id, new_facts, linked=(guard,))
 
-    condition = is_open_to_signed_changes
+    condition = is_open_to_signed_changes if payment is None else is_open_to_signed_adds
     yield from update_batch_when(batch_id, condition, build_registration, upstream_id)
 
 

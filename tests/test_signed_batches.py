@@ -898,6 +898,49 @@ async def test_legacy_addition_in_doubt_does_not_take_a_signed_payment_for_its_o
         assert len((await setup.run_json_command("writes", "unsettled"))["writes"]) == 1
 
 
+@pytest.mark.parametrize("close", ["before", "after"])
+async def test_signed_changes_wait_for_a_legacy_addition_in_doubt(
+    close: str, tmp_path: Path
+) -> None:
+    """An edit of the payment that it made must not make it look as if it had not been made."""
+    async with open_operated_gateway(tmp_path, seconds=1, inferred=True) as setup:
+        gateway, service = setup.gateway, setup.service
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        (upstream,) = service.find_or_create_tenant().batches
+        setup.add_fault("POST", "/v1/batches/*/payments", close=close)
+        add = partial(
+            gateway.request,
+            "POST",
+            f"/v1/batches/{batch}/payments",
+            {"recipient": {"id": recipient}, "sourceAmount": "7.00"},
+        )
+        assert (await add()).status == 500
+        setup.add_fault("GET", "/v1/batch/*/summary", status=503, times=10_000)
+        payment = [*service.require_batch(upstream).payments][-1]
+        body = b'{"sourceAmount":"99.00"}'
+        changes = [
+            ("PATCH", f"/batches/{upstream}/payments/{payment}", body),
+            ("POST", f"/batches/{upstream}/generate-quote", b""),
+            ("DELETE", f"/batches/{upstream}", b""),
+        ]
+        for change in changes:
+            assert extract_error(await send_signed(gateway, *change)) == FROZEN_REFUSAL
+        assert list(service.list_requests("PATCH", "/v1/batches/*/*/*")) == []
+        service.faults.clear()
+        await setup.age_sent_writes()
+
+        async def is_added() -> bool:
+            return (await add()).status == 200
+
+        await wait_until_async(is_added)
+        amounts = [str(row.amount) for row in service.require_batch(upstream).payments.values()]
+        assert amounts == ["5.00", "7.00"]
+        payment = [*service.require_batch(upstream).payments][-1]
+        path = f"/batches/{upstream}/payments/{payment}"
+        assert (await send_signed(gateway, "PATCH", path, body)).status == 200
+
+
 SIGNED_BODIES: dict[str, dict[str, Any]] = {
     "in the batch's currency": {"amount": "7.00", "currency": "USD"},
     "in another currency": {"amount": "7.00", "currency": "EUR"},

@@ -230,12 +230,12 @@ INVALID_IDS = Problem(
 _BATCH_ID = re.compile(r"B-[A-Za-z0-9]+")
 
 
-def _extract_recipient_and_amounts(body: JSON) -> dict[str, JSON] | None:
-    """Returns the recipient and amounts of an added payment; None if it names no recipient."""
+def _extract_recipient_and_amounts(body: JSON) -> dict[str, JSON]:
+    """Returns the recipient and amounts of an added payment; nothing if it names no recipient."""
     recipient = body.get("recipient") if isinstance(body, dict) else None
     id_ = recipient.get("id") if isinstance(recipient, dict) else None
     if not isinstance(id_, str):
-        return None
+        return {}
     # Amounts become text, and are compared with the service's by value.
     amounts = {name: str(body[name]) for name in _AMOUNT_FIELDS if body.get(name) is not None}
     return {"recipient": {"id": id_}, **amounts}
