@@ -176,17 +176,8 @@ async def _strip_personal_data_of_old_payments(store: Store, before: datetime) -
     rows = await store.fetch(oldest_payments)
     ledger, stripped_count = ObjectStateStore(store), 0
     for row in rows:
-        owner = Tenant(row.merchant, row.environment)
         with suppress(Conflict):  # changed concurrently, so it is not old any more
-            batch_facts = await ledger.load(owner, "batch", row.id)
-            # Written even if nothing is removed: the new timestamp keeps it out of the next passes.
-            changed_facts: dict[str, Any] = {}
-            if _is_batch_settled(batch_facts):
-                entries = (await ledger.load(owner, "payments", row.id)).get("entries", [])
-                changed_facts = {"entries": map_rows(strip_personal_data_from_payment, entries)}
-            await _save_payments_of_unchanged_batch(
-                ledger, owner, row.id, batch_facts, changed_facts
-            )
+            await _strip_payments(ledger, Tenant(row.merchant, row.environment), row.id)
             stripped_count += 1
     return stripped_count
 
@@ -195,17 +186,27 @@ def _is_batch_settled(batch_facts: Mapping[str, Any]) -> bool:
     return batch_facts.get("phase", "sent") in SETTLED_PHASES
 
 
-async def _save_payments_of_unchanged_batch(
-    ledger: ObjectStateStore,
-    owner: Tenant,
-    batch: str,
-    batch_facts: Mapping[str, Any],
-    facts: Mapping[str, Any],
+async def _strip_payments(
+    ledger: ObjectStateStore, owner: Tenant, batch: str, recipient_ids: frozenset[str] | None = None
 ) -> None:
-    """Saves facts of a batch's payments, which were loaded after those of the batch.
+    """Strips the payments of a batch, or those to a recipient; of a draft none.
 
-    Raises Conflict if the batch has changed since.
+    They are saved even if nothing is stripped: the new timestamp keeps them out of the next passes.
+    Raises Conflict if the batch has changed since, or is a draft that contains the recipient.
     """
+    batch_facts = await ledger.load(owner, "batch", batch)
+    entries: Sequence[Mapping[str, Any]]
+    entries = (await ledger.load(owner, "payments", batch)).get("entries", [])
+
+    def strip(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        is_other = recipient_ids is not None and entry["recipient"].get("id") not in recipient_ids
+        return entry if is_other else strip_personal_data_from_payment(entry)
+
+    facts: dict[str, Any] = {}
+    if _is_batch_settled(batch_facts):
+        facts = {"entries": map_rows(strip, entries)}
+    elif recipient_ids:
+        raise Conflict
     # The ids of a submitted draft's payments are saved without a new version.
     expected_facts = build_unchanged_batch_condition(batch_facts)
     expected_facts["is_new"] = batch_facts.get("is_new")
@@ -284,7 +285,10 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
     )
     # Each batch with a compare-and-set: a client may edit it right now.
     for batch in payment_counts:
-        await _strip_recipient_data_from_batch(ledger, owner, batch, recipient_ids)
+        try:
+            await _strip_payments(ledger, owner, batch, recipient_ids)
+        except Conflict:
+            raise ActionRefused(f"batch {batch} is being changed right now; try again") from None
     fact_counts = [
         await _delete_personal_recipient_facts(ledger, owner, name)
         for name in sorted(recipient_ids)
@@ -326,24 +330,6 @@ async def _wait_for_unfinished_operations(store: Store, owner: Tenant) -> None:
             "writes of this merchant are in progress or in doubt and may concern this recipient; "
             "see `payout-gateway writes unsettled`, and try again when there are none"
         )
-
-
-async def _strip_recipient_data_from_batch(
-    ledger: ObjectStateStore, owner: Tenant, batch: str, names: frozenset[str]
-) -> None:
-    entries: Sequence[Mapping[str, Any]]
-    batch_facts = await ledger.load(owner, "batch", batch)
-    entries = (await ledger.load(owner, "payments", batch)).get("entries", [])
-
-    def strip_if_of_recipient(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-        is_of_recipient = entry["recipient"].get("id") in names
-        return strip_personal_data_from_payment(entry) if is_of_recipient else entry
-
-    facts = {"entries": map_rows(strip_if_of_recipient, entries)}
-    try:
-        await _save_payments_of_unchanged_batch(ledger, owner, batch, batch_facts, facts)
-    except Conflict:
-        raise ActionRefused(f"batch {batch} is being changed right now; try again") from None
 
 
 async def _delete_personal_recipient_facts(
