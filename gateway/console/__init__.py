@@ -32,7 +32,7 @@ def add_console_routes(application: web.Application, dependencies: ConsoleDepend
     service, switches = ServicePage(*parts), TrafficControlPage(*parts)
     requests, explain = RequestsPage(*parts), ExplainPage(*parts)
     # Only POST changes something, and only through `form_view`, which checks its origin.
-    view, form_view = pages.wrap_view_with_unavailable_page, pages.wrap_form_view
+    view, form_view = pages.wrap_view, pages.wrap_form_view
     application.add_routes(
         [
             web.get("/", view(OverviewPage(*parts))),

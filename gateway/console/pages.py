@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.console.alerts import HealthChecks
 from gateway.console.dependencies import ConsoleDependencies
+from gateway.operator import ActionRefused
 from gateway.storage import StoreUnavailable
 from gateway.storage.audit_log import describe_scope
 from gateway.upstream.http_connection import USER_AGENT
@@ -115,16 +116,20 @@ class Pages:
         text = "The console has no page at this address."
         return self.render_message(request, 404, "No such page", text, ("/", "Open the overview"))
 
-    def wrap_view_with_unavailable_page(self, view: View) -> View:
-        """Wraps a view: if the database is unavailable, a page says so."""
+    def wrap_view(self, view: View) -> View:
+        """Wraps a view: if an action is refused or the database unavailable, a page says so."""
 
         async def handle_request(request: web.Request) -> web.StreamResponse:
             try:
                 return await view(request)
+            # Only on the page for traffic control.
+            except ActionRefused as refused:
+                text, link = str(refused), ("/switches", "Back to traffic control")
+                return self.render_message(request, 409, "Nothing was changed", text, link)
             except StoreUnavailable as unavailable:
-                text, link = f"{unavailable}. This page needs the database", "Try again"
-                heading = "The database is unavailable"
-                return self.render_message(request, 503, heading, text, (request.path, link))
+                heading, link = "The database is unavailable", (request.path, "Try again")
+                text = f"{unavailable}. This page needs the database"
+                return self.render_message(request, 503, heading, text, link)
 
         return handle_request
 
@@ -138,7 +143,7 @@ class Pages:
             fields = {name: str(value) for name, value in (await request.post()).items()}
             return await view(request, fields)
 
-        return self.wrap_view_with_unavailable_page(handle_form)
+        return self.wrap_view(handle_form)
 
     def find_client_address(self, request: web.Request) -> str:
         """Returns the client's address, which a parent process passes on to its workers."""

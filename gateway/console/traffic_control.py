@@ -34,8 +34,6 @@ from gateway.storage.request_counts import load_usage
 
 log = structlog.get_logger()
 
-PATH = "/switches"
-
 MAX_AUDIT_ENTRIES = 30
 MAX_BROWNOUTS = 20
 MAX_AFFECTED = 50
@@ -106,10 +104,7 @@ class TrafficControlPage(Page):
 
     async def confirm(self, request: web.Request) -> web.StreamResponse:
         """Shows the effect of an action and asks for confirmation; changes nothing."""
-        try:
-            change = await parse_change(self._store, request.query)
-        except ActionRefused as error:
-            return self._render_refusal(request, str(error))
+        change = await _parse_change(self._store, request.query)
         return self._pages.render_page(
             request,
             "confirm",
@@ -122,27 +117,20 @@ class TrafficControlPage(Page):
 
     async def execute(self, request: web.Request, fields: Fields) -> web.StreamResponse:
         client_address = self._pages.find_client_address(request)
-        try:
-            change = await parse_change(self._store, fields)
-        except ActionRefused as error:
-            return self._render_refusal(request, str(error))
+        change = await _parse_change(self._store, fields)
         # Operators share one token, so the audit log can only name the address.
         with attribute_events_to_operator(f"console, from {client_address}"):
             apply = freeze_writes if change.action == FREEZE else unfreeze_writes
             is_changed = await apply(self._store, change.scope)
         # Another operator may have done the same meanwhile.
         if not is_changed:
-            return self._render_refusal(request, "Nothing changed: it is so already.")
+            raise ActionRefused("Nothing changed: it is so already.")
         # A warning, because it changes what clients get; the audit log has it too.
         log.warning("console_change", change=change.title, **{"client.address": client_address})
-        return redirect_see_other(f"{PATH}?done={fields['do']}")
-
-    def _render_refusal(self, request: web.Request, reason: str) -> web.StreamResponse:
-        link = PATH, "Back to traffic control"
-        return self._pages.render_message(request, 409, "Nothing was changed", reason, link)
+        return redirect_see_other(f"/switches?done={fields['do']}")
 
 
-async def parse_change(store: Store, fields: Fields) -> Change:
+async def _parse_change(store: Store, fields: Fields) -> Change:
     """Parses a form. Raises ActionRefused, with a message that is shown on a page."""
     action = fields.get("do", "")
     if action not in EFFECTS:
