@@ -27,6 +27,7 @@ from mappings.batch_reads import (
     build_entries_from_batch,
     load_batch,
     load_batch_again,
+    require_no_lost_creation,
 )
 from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
 from mappings.dates import format_timestamp
@@ -303,6 +304,9 @@ def acquire_batch_lock(
     """
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
+    if phase == "editing" and not (batch.is_draft or batch.is_created_by_gateway):
+        # A draft that is made of it could be started.
+        yield from require_no_lost_creation(batch)
     if batch.lock:
         if facts:
             yield CompareAndSet("batch", batch.id, facts)

@@ -16,7 +16,16 @@ from mappings.balances import has_sufficient_funds
 from mappings.batch_views import Batch, build_batch, is_draft
 from mappings.current import BALANCE_PATH, SUMMARY_PATH
 from mappings.dates import parse_instant_or_earliest
-from mappings.effects import JSON, MAX_READ_LAG, Call, CompareAndSet, LoadFacts, Parallel, SubFlow
+from mappings.effects import (
+    JSON,
+    MAX_READ_LAG,
+    AwaitFacts,
+    Call,
+    CompareAndSet,
+    LoadFacts,
+    Parallel,
+    SubFlow,
+)
 from mappings.errors import NOT_FOUND
 from mappings.failures import (
     Conflict,
@@ -42,7 +51,7 @@ from mappings.matching import (
     match_payments_with_entries,
 )
 from mappings.objects import AMOUNT_FIELDS, drop_nulls
-from mappings.outcome_matching import ShownPayments, fetch_if_exists
+from mappings.outcome_matching import CREATION_TOLERANCE, ShownPayments, fetch_if_exists
 from mappings.payloads import extract_batch, find_payments, parse_balances
 from mappings.payment_recipients import add_recipient_details
 
@@ -50,6 +59,11 @@ WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this
 NOT_SHOWN_YET = Problem(
     "internal_server_error",
     "The service does not show the last changes of this batch yet; nothing was done. Try again later.",
+)
+CREATION_OPEN = Problem(
+    "internal_server_error",
+    "The outcome of a request that may have created this batch is in doubt; nothing was done. Try "
+    "again later.",
 )
 READ_LAG_RETRY_AFTER_SECONDS = 5
 
@@ -212,6 +226,55 @@ def _set_matched_ids(payment: Payment, entry: Entry) -> Entry:
     # From now on the service shows what ``told`` has.
     fields = {name: value for name, value in entry.items() if name not in ("ours", "told")}
     return {**fields, "id": entry["ours"], "upstream": payment["id"]}
+
+
+# Batches of which nobody knows whether a request to the gateway has created them
+
+
+def require_no_lost_creation(batch: Batch) -> SubFlow:
+    """Raises Invalid for a batch that may exist, and Halted if that is not known yet.
+
+    If the service lists no batches, this may be the one that a ``POST /batches`` without a response
+    created. It is never started (contract, section 7), because its client may have created another.
+    """
+    unseen_times = yield LoadFacts("may exist", ids=(batch.upstream_id,))
+    created_at = batch.service_fields.get("createdAt")
+    if (yield from await_creation(batch.id, batch.upstream_id, created_at, unseen_times)):
+        raise Invalid(WRONG_STATUS)
+
+
+def await_creation(
+    batch_id: str, upstream_id: str, created_at: JSON, unseen_times: Mapping[str, str]
+) -> SubFlow:
+    """Waits for the outcomes of the creations that may have made a batch created elsewhere.
+
+    Returns whether one of them ended as a batch that may exist. Raises Halted if one stays open: a
+    start now would pay twice, and a change could keep the creation from being recognized.
+    """
+    operation_ids = frozenset(
+        id_ for id_, sent_at in unseen_times.items() if _is_created_at(created_at, sent_at)
+    )
+    if not operation_ids:
+        return False
+    try:
+        yield AwaitFacts("being created", upstream_id, condition=operation_ids.isdisjoint)
+    except Conflict:
+        raise Halted(CREATION_OPEN, retry_after=READ_LAG_RETRY_AFTER_SECONDS) from None
+    # It may have been a draft's: then the batch has another id, which the next request is given.
+    if (yield LoadFacts("alias", upstream_id)).get("id") not in (None, batch_id):
+        raise Halted(CREATION_OPEN, retry_after=1)
+    unseen_times = yield LoadFacts("may exist", ids=(upstream_id,))
+    return not operation_ids.isdisjoint(unseen_times)
+
+
+def _is_created_at(created_at: JSON, sent_at: str) -> bool:
+    """Whether a batch may have been created by a write; True if its date is not known."""
+    try:
+        elapsed = datetime.fromisoformat(str(created_at)) - datetime.fromisoformat(sent_at)
+    # Without a date, or without a zone, nothing says that it is another one.
+    except (ValueError, TypeError):
+        return True
+    return abs(elapsed) < CREATION_TOLERANCE
 
 
 # Changes that the service does not show yet

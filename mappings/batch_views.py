@@ -153,6 +153,10 @@ class Batch:
         return is_draft(self.facts)
 
     @property
+    def is_created_by_gateway(self) -> bool:
+        return bool(self.facts.get("createdAt")) and not self.facts.get("elsewhere")
+
+    @property
     def currency(self) -> JSON:
         """The source currency; None if a batch was created elsewhere and the service omits it."""
         service_currency = self.service_fields.get("currency") or self.service_fields.get(

@@ -92,8 +92,7 @@ def _find_status_difference_and_record_start(batch: Batch, now: str) -> SubFlow:
 
 def _compare_payments(batch: Batch) -> SubFlow:
     """Compares the payments as `verify_before_start` does."""
-    is_created_by_gateway = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
-    if not is_created_by_gateway or (yield from has_upstream_batch_requested_payments(batch)):
+    if not batch.is_created_by_gateway or (yield from has_upstream_batch_requested_payments(batch)):
         return []
     currency = batch.facts.get("currency")
     service_totals = _describe_totals(batch.payments, currency)

@@ -240,9 +240,9 @@ class LoadFacts(msgspec.Struct, frozen=True):
     only those of a draft with an id in ``ids``, and none if its payments have no rows. Four kinds
     are special: "abandoned" yields the redirects of superseded batches only, "legacy id" the legacy
     ids of the objects in ``ids``, "may exist" the times, by operation id, at which batches were
-    sent that may exist, unless the batch in ``ids`` is known to be another write's, and "changed",
-    by path, the id that each change of the object in ``ids`` within ``MAX_READ_LAG`` created, and
-    the service's time of the change.
+    sent that may exist or whose outcome is open, unless the batch in ``ids`` is known to be another
+    write's, and "changed", by path, the id that each change of the object in ``ids`` within
+    ``MAX_READ_LAG`` created, and the service's time of the change.
     """
 
     kind: str
@@ -280,7 +280,8 @@ class AwaitFacts(msgspec.Struct, frozen=True):
     """Waits until another request has finished with an object. Yields the object's facts then.
 
     ``condition`` tells from the facts whether it has. Conflict is thrown if it has not within the
-    timeout of a call to the service.
+    timeout of a call to the service. Of the kind "being created" they are the times, as for the
+    kind "may exist", of the batches whose outcome is open.
     """
 
     kind: str

@@ -26,7 +26,7 @@ from mappings.batch_locks import (
     is_open_to_signed_changes,
     update_batch_when,
 )
-from mappings.batch_reads import WRONG_STATUS
+from mappings.batch_reads import WRONG_STATUS, await_creation
 from mappings.batch_views import SIGNED_ADDS
 from mappings.current import SUMMARY_PATH
 from mappings.dates import format_timestamp
@@ -48,7 +48,7 @@ from mappings.effects import (
 from mappings.failures import Failure, Invalid
 from mappings.objects import Facts
 from mappings.payloads import extract_batch
-from mappings.start_checks import require_not_created_with, require_not_started_elsewhere
+from mappings.start_checks import require_not_started_elsewhere
 
 
 def start_signed_batch(request: Request) -> Flow:
@@ -63,9 +63,9 @@ def start_signed_batch(request: Request) -> Flow:
         if upstream_id in known_facts.get("abandoned", ()):
             raise Invalid(WRONG_STATUS)
         yield from require_not_started_elsewhere(known_facts)
-    elif unseen_times := (yield LoadFacts("may exist", ids=(upstream_id,))):
-        summary = yield Call("GET", SUMMARY_PATH.format(id=upstream_id))
-        require_not_created_with(unseen_times.values(), extract_batch(summary).get("createdAt"))
+    is_created_elsewhere = not known_facts or known_facts.get("elsewhere")
+    if is_created_elsewhere and (yield from _await_creation(upstream_id, batch_id)):
+        raise Invalid(WRONG_STATUS)
 
     def build_lock(facts: Facts) -> CompareAndSet:
         is_unlocked = facts.get("phase") in (None, "sent")
@@ -105,7 +105,11 @@ def change_signed_batch(request: Request) -> Flow:
     name, payment = request.seed, request.body["payment"]
     batches = request.body.get("batches")
     if batches is None:
-        batches = [[request.ids["id"], request.ids["batch"]]]
+        upstream_id, batch_id = request.ids["id"], request.ids["batch"]
+        batches = [[upstream_id, batch_id]]
+        # The result of a creation in doubt is recognized by its payments.
+        if not (yield LoadFacts("batch", batch_id)):
+            yield from _await_creation(upstream_id, batch_id)
     registered: list[str] = []
 
     def release() -> SubFlow:
@@ -128,6 +132,15 @@ def change_signed_batch(request: Request) -> Flow:
         added = [CompareAndSet(SIGNED_ADDS, batch_id, facts)] if facts else []
         yield CompareAndSet(SIGNED_CHANGES_KIND, batch_id, {name: None}, linked=added)
     return Answer({})
+
+
+def _await_creation(upstream_id: str, batch_id: str) -> SubFlow:
+    """Waits as ``await_creation`` for a batch that is not loaded, and returns the same."""
+    if unseen_times := (yield LoadFacts("may exist", ids=(upstream_id,))):
+        summary = yield Call("GET", SUMMARY_PATH.format(id=upstream_id))
+        created_at = extract_batch(summary).get("createdAt")
+        return (yield from await_creation(batch_id, upstream_id, created_at, unseen_times))
+    return False
 
 
 def _register_change(upstream_id: str, batch_id: str, name: str, payment: JSON) -> SubFlow:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from datetime import datetime
 
 from mappings import money
 from mappings.batch_reads import (
@@ -14,6 +12,7 @@ from mappings.batch_reads import (
     has_last_changes,
     is_recently_changed,
     list_requested_entries,
+    require_no_lost_creation,
 )
 from mappings.batch_views import EDITABLE_STATUSES, SIGNED_ADDS, Batch, derive_batch_status
 from mappings.current import SUMMARY_PATH
@@ -22,7 +21,7 @@ from mappings.failures import Invalid, Refused
 from mappings.lazy_sequences import iterate_chunks
 from mappings.matching import Entry, Payment, extract_recipient_id
 from mappings.objects import Facts
-from mappings.outcome_matching import CREATION_TOLERANCE, ShownPayments
+from mappings.outcome_matching import ShownPayments
 from mappings.payloads import extract_batch
 
 
@@ -38,11 +37,9 @@ def check_start_and_list_notices(request: Request, batch: Batch) -> SubFlow:
     if not batch.is_editable or has_no_payments:
         raise Invalid(WRONG_STATUS)
     # The gateway does not know what was requested of a batch that was created elsewhere.
-    is_made_here = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
-    if not is_made_here:
-        unseen_times = yield LoadFacts("may exist", ids=(batch.upstream_id,))
-        require_not_created_with(unseen_times.values(), batch.service_fields.get("createdAt"))
-    if request.options.verify_before_start == "off" or not is_made_here:
+    if not batch.is_created_by_gateway:
+        yield from require_no_lost_creation(batch)
+    if request.options.verify_before_start == "off" or not batch.is_created_by_gateway:
         return ()
     # Payments are compared by content: the service may have given them other ids.
     if (yield from has_upstream_batch_requested_payments(batch)):
@@ -77,22 +74,6 @@ def require_not_started_elsewhere(facts: Facts) -> SubFlow:
             status = derive_batch_status(extract_batch(summary).get)
             if status is not None and status not in EDITABLE_STATUSES:
                 raise Invalid(WRONG_STATUS)
-
-
-def require_not_created_with(unseen_times: Iterable[str], created_at: JSON) -> None:
-    """Raises Invalid for a batch that was created when a ``POST /batches`` had no response.
-
-    If the service lists no batches, this may be the one that it created then. It is never started
-    (contract, section 7), because its client may have created another.
-    """
-    for unseen_time in unseen_times:
-        try:
-            elapsed = datetime.fromisoformat(str(created_at)) - datetime.fromisoformat(unseen_time)
-        # Without a date, or without a zone, nothing says that it is another one.
-        except (ValueError, TypeError):
-            raise Invalid(WRONG_STATUS) from None
-        if abs(elapsed) < CREATION_TOLERANCE:
-            raise Invalid(WRONG_STATUS)
 
 
 def has_upstream_batch_requested_payments(batch: Batch) -> SubFlow:

@@ -15,6 +15,7 @@ from gateway.operator.ledger_reconciliation import open_reconciler
 from gateway.operator.metrics_page import load_state_gauges
 from gateway.storage import ObjectStateStore, Store, Tenant, object_state, open_store
 from gateway.storage.id_rows import save_legacy_ids
+from gateway.storage.operation_statements import SELECT_UNSEEN_BATCHES
 from gateway.storage.state_tables import SELECT_SUPERSEDED
 from gateway.storage.superseded_batches import list_superseded_batches
 from gateway.writes.executor import MANY_OBJECTS
@@ -292,6 +293,18 @@ async def test_metrics_queries_do_not_scan_finished_rows(tmp_path: Path) -> None
                         )
                     )
                     assert is_small or not is_scan, (query, plan)
+
+
+async def test_batches_that_may_exist_are_found_by_indexes(tmp_path: Path) -> None:
+    async with open_store(build_settings(tmp_path, "http://127.0.0.1:1").state):
+        query = SELECT_UNSEEN_BATCHES.compile_for_dialect("sqlite").text
+        with closing(sqlite3.connect(tmp_path / "gateway.db")) as connection:
+            values = ("",) * query.count("?")
+            plan = str(connection.execute(f"EXPLAIN QUERY PLAN {query}", values).fetchall())
+    assert "ix_upstream_writes_may_exist" in plan, plan
+    assert "ix_operations_open" in plan, plan
+    assert "ix_upstream_writes_merchant" not in plan, plan
+    assert "SCAN operations" not in plan, plan
 
 
 async def test_superseded_batches_are_found_by_an_index(tmp_path: Path) -> None:

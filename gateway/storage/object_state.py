@@ -40,6 +40,7 @@ from gateway.storage.state_tables import (
 from gateway.storage.store import Store
 from gateway.storage.tables import capabilities
 from gateway.storage.tenants import Tenant
+from gateway.writes import states
 from mappings.effects import MAX_READ_LAG, CompareAndSet, LoadFacts
 from mappings.lazy_sequences import SLICE_SIZE, LazySequence, iterate_chunks, iterate_slices
 
@@ -97,6 +98,8 @@ class ObjectStateStore:
 
     def load_facts(self, tenant: Tenant, step: LoadFacts) -> Awaitable[Any]:
         """Loads what a step of a flow asks for."""
+        if step.kind in ("may exist", "being created"):
+            return self._load_times_of_unseen_batches(tenant, step)
         if step.id is not None and step.ids is not None:
             return self._load_payments_of_draft(tenant, step.id, step.ids)
         if step.id is not None:
@@ -107,8 +110,6 @@ class ObjectStateStore:
             return self.load_superseded_batch_aliases(tenant)
         if step.kind == "changed":
             return self._load_recent_changes(tenant, *step.ids or ())
-        if step.kind == "may exist":
-            return self._load_times_of_unseen_batches(tenant, *step.ids or ())
         return self.load_facts_by_id(tenant, step.kind, step.ids)
 
     async def load_facts_by_id(
@@ -152,11 +153,16 @@ class ObjectStateStore:
         rows = await self._store.fetch(SELECT_SUPERSEDED, owner._asdict())
         return await self._decode_facts_by_id(owner, "alias", rows)
 
-    async def _load_times_of_unseen_batches(self, owner: Tenant, batch_id: str) -> dict[str, str]:
+    async def _load_times_of_unseen_batches(self, owner: Tenant, step: LoadFacts) -> dict[str, str]:
         """Loads when each batch was sent that may exist, by operation id; see ``LoadFacts``."""
+        (batch_id,) = step.ids or (step.id,)
         row = {**owner._asdict(), "object_id": batch_id}
         rows = await self._store.fetch(SELECT_UNSEEN_BATCHES, row)
-        return {row.operation_id: row.recorded_at.isoformat() for row in rows}
+        return {
+            row.operation_id: row.recorded_at.isoformat()
+            for row in rows
+            if step.kind == "may exist" or row.state == states.SENT
+        }
 
     async def _load_recent_changes(self, owner: Tenant, id_: str) -> dict[str, Any]:
         """Loads the changes that the service need not show yet; see ``LoadFacts``."""

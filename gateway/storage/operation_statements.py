@@ -45,7 +45,8 @@ from gateway.storage.tables import (
     upstream_writes,
 )
 from gateway.writes import states
-from mappings.forwarded_writes import ROUTING_KIND
+from mappings.forwarded_writes import FORWARDED_PREFIX, ROUTING_KIND
+from mappings.signed_writes import CHANGE
 
 IS_OPEN_OPERATION = text(IS_OPEN.replace("state", "operations.state"))
 IS_UNREAD_ANSWER = text(UNREAD_ANSWER_CONDITION)
@@ -355,7 +356,10 @@ SELECT_CLAIM_OF_OTHERS = Statement(
 
 
 def _build_unseen_batches_query() -> Any:
-    """Builds a query for the batches that may exist, none if ``object_id`` is known to be another."""
+    """Builds a query for the batches that may exist, and those whose ``POST /batches`` is open.
+
+    It returns none if ``object_id`` is known to be another.
+    """
     known_writes = upstream_writes.alias()
     is_known = exists().where(
         build_tenant_condition(operation_objects),
@@ -363,10 +367,25 @@ def _build_unseen_batches_query() -> Any:
         known_writes.c.operation_id == operation_objects.c.operation_id,
         known_writes.c.object_id == operation_objects.c.object_id,
     )
-    return select(upstream_writes.c.operation_id, upstream_writes.c.recorded_at).where(
-        build_tenant_condition(upstream_writes),
-        text(f"upstream_writes.{UNSEEN_BATCH_CONDITION}"),
+    columns = [upstream_writes.c[name] for name in ("operation_id", "recorded_at", "state")]
+    creations = select(*columns).where(
+        # Not the writes' columns, whose index has all of a merchant's writes.
+        build_tenant_condition(operations),
+        operations.c.id == upstream_writes.c.operation_id,
+        # A signed write is for its client to look for, who may also start what it has created.
+        operations.c.operation != literal_column(f"'{CHANGE.name}'"),
         ~is_known,
+    )
+    return union_all(
+        creations.where(text(f"upstream_writes.{UNSEEN_BATCH_CONDITION}")),
+        creations.where(
+            UNFINISHED,
+            IS_SENT_WRITE,
+            upstream_writes.c.method == literal_column("'POST'"),
+            upstream_writes.c.path == literal_column("'/batches'"),
+            # Created at the legacy service, the batch cannot be at this one.
+            operations.c.operation.not_like(literal_column(f"'{FORWARDED_PREFIX}%'")),
+        ),
     )
 
 

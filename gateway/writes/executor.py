@@ -416,9 +416,9 @@ class FlowExecutor:
         ):
             started_at = min(started_at, caller.received_at)
         deadline = started_at + self._upstream.timeout_seconds
-        while not step.condition(
-            facts := await self._object_state.load(tenant, step.kind, step.id)
-        ):
+        load = LoadFacts(step.kind, step.id)
+        facts: Mapping[str, JSON]
+        while not step.condition(facts := await self._object_state.load_facts(tenant, load)):
             if loop.time() >= deadline:
                 raise Conflict(step.kind)
             await asyncio.sleep(pause_seconds)

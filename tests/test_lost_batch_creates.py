@@ -1,0 +1,179 @@
+"""Batches that a create without a response may have made: started or changed, they would pay twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import aiohttp
+import pytest
+
+from tests.operator_commands import (
+    BATCH,
+    RESPONSE_LOST,
+    OperatedGateway,
+    lose_batch_create,
+    open_operated_gateway,
+    wait_until_async,
+)
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    request_successfully,
+)
+from tests.signed_requests import SigningClient, send_raw
+
+CLIENT = SigningClient()
+JSON_HEADER = "Content-Type: application/json"
+
+Interface = Literal["legacy", "signed"]
+BY_BOTH_INTERFACES = pytest.mark.parametrize("interface", ["legacy", "signed"])
+
+
+def list_batches(setup: OperatedGateway) -> list[str]:
+    """Lists the service's ids in the order of creation."""
+    return list(setup.service.find_or_create_tenant().batches)
+
+
+async def send(
+    setup: OperatedGateway, interface: Interface, path: str, body: Any = None
+) -> tuple[int, Any, bool]:
+    """Sends a POST; returns the status, the body and whether the client is told to retry."""
+    if interface == "legacy":
+        response = await setup.gateway.request("POST", f"/v1{path}", body)
+        return response.status, response.body, "Retry-After" in response.headers
+    data = b"" if body is None else json.dumps(body).encode()
+    request = CLIENT.build_request("POST", f"/v1{path}", data, JSON_HEADER, stamp=int(time.time()))
+    raw = await send_raw(setup.gateway, request)
+    return raw.status, raw.parse_json, "retry-after" in raw.headers
+
+
+async def require_temporary_refusal(
+    setup: OperatedGateway, interface: Interface, path: str, body: Any = None
+) -> None:
+    status, answer, is_retryable = await send(setup, interface, path, body)
+    code = answer["errors"][0]["code"]
+    assert (status, code, is_retryable) == (500, "internal_server_error", True), answer
+
+
+async def create_batch_elsewhere(setup: OperatedGateway, recipient: str) -> str:
+    """Creates a batch at the service that the gateway does not know."""
+    payment = {"recipient": {"id": recipient}, "amount": "5.00", "currency": "USD"}
+    body = json.dumps({"currency": "USD", "payments": [payment]}).encode()
+    stamp = int(time.time())
+    lines = [*CLIENT.build_headers("POST", "/v1/batches", body, stamp), JSON_HEADER]
+    headers = dict(line.split(": ", 1) for line in lines)
+    base_url = setup.gateway.settings.environments.map_base_urls_by_environment()["sandbox"]
+    async with aiohttp.ClientSession() as session:
+        async with session.post(f"{base_url}/v1/batches", data=body, headers=headers) as response:
+            assert response.status == 200, await response.text()
+            return str((await response.json())["batch"]["id"])
+
+
+@BY_BOTH_INTERFACES
+@pytest.mark.parametrize("is_draft", [False, True], ids=["created", "of a draft"])
+async def test_batch_is_not_started_while_its_create_is_in_doubt(
+    is_draft: bool, interface: Interface, tmp_path: Path
+) -> None:
+    """Its client's retry makes and starts another, if the service lists no batches."""
+    async with open_operated_gateway(tmp_path, seconds=1, inferred=False) as setup:
+        recipient = await create_recipient(setup.gateway)
+        if is_draft:
+            batch = await create_batch(setup.gateway, recipient, "10.00")
+            (payment,) = await load_payment_ids(setup.gateway, batch)
+            path = f"/batches/{batch}/payments/{payment}"
+            await request_successfully(setup.gateway, "PATCH", path, {"sourceAmount": "11.00"})
+            setup.add_fault("POST", "/v1/batches", **RESPONSE_LOST)
+            start_path = f"/v1/batches/{batch}/start-processing"
+            assert (await setup.gateway.request("POST", start_path)).status == 500
+        else:
+            await lose_batch_create(setup, recipient)
+        lost_id = list_batches(setup)[-1]
+        await require_temporary_refusal(setup, interface, f"/batches/{lost_id}/start-processing")
+        assert setup.service.batch_starts == []
+
+
+@BY_BOTH_INTERFACES
+async def test_batch_is_not_changed_before_its_create_is_recognized(
+    interface: Interface, tmp_path: Path
+) -> None:
+    """With another payment it would not be, and the retry would create a second batch."""
+    async with open_operated_gateway(tmp_path, seconds=1) as setup:
+        recipient = await create_recipient(setup.gateway)
+        setup.add_fault("GET", "/v1/batches", status=503, times=10_000)
+        body = await lose_batch_create(setup, recipient)
+        (lost_id,) = list_batches(setup)
+        amount = (
+            {"sourceAmount": "7.00"}
+            if interface == "legacy"
+            else {"amount": "7.00", "currency": "USD"}
+        )
+        payment = {"recipient": {"id": recipient}, **amount}
+        await require_temporary_refusal(setup, interface, f"/batches/{lost_id}/payments", payment)
+        await require_temporary_refusal(setup, interface, f"/batches/{lost_id}/start-processing")
+        setup.service.faults.clear()
+        retried = await request_successfully(setup.gateway, "POST", "/batches", body)
+        assert retried["batch"]["amount"] == "10.00"
+        assert list_batches(setup) == [lost_id]
+        for action, sent in (("payments", payment), ("start-processing", None)):
+            assert (await send(setup, interface, f"/batches/{lost_id}/{action}", sent))[0] == 200
+        assert [start.batch_id for start in setup.service.batch_starts] == [lost_id]
+
+
+@BY_BOTH_INTERFACES
+async def test_batch_created_elsewhere_is_started_after_a_create_that_runs(
+    interface: Interface, tmp_path: Path
+) -> None:
+    async with open_operated_gateway(tmp_path, inferred=False) as setup:
+        recipient = await create_recipient(setup.gateway)
+        elsewhere_id = await create_batch_elsewhere(setup, recipient)
+        setup.add_fault("POST", "/v1/batches", answer_delay=0.5)
+        create = asyncio.create_task(create_batch(setup.gateway, recipient, "10.00"))
+        while len(list_batches(setup)) < 2:  # noqa: ASYNC110 - the simulator has no event for it
+            await asyncio.sleep(0.01)
+        status, answer, _ = await send(
+            setup, interface, f"/batches/{elsewhere_id}/start-processing"
+        )
+        assert (status, create.done()) == (200, True), answer
+        await create
+
+
+async def test_batch_that_may_exist_is_not_started_after_an_edit(tmp_path: Path) -> None:
+    """An edit that the service has no path for makes a draft of it, whose batch could be started."""
+    async with open_operated_gateway(tmp_path, seconds=1, inferred=False) as setup:
+        recipient = await create_recipient(setup.gateway)
+        body = await lose_batch_create(setup, recipient)
+        (lost_id,) = list_batches(setup)
+        (payment,) = await load_payment_ids(setup.gateway, lost_id)
+        await setup.age_sent_writes()
+        await request_successfully(setup.gateway, "POST", "/batches", body)
+        path = f"/v1/batches/{lost_id}/payments/{payment}"
+        response = await setup.gateway.request("PATCH", path, {"sourceAmount": "11.00"})
+        assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
+        # A quote locks the batch, and so its state is stored from then on.
+        await request_successfully(setup.gateway, "POST", f"/batches/{lost_id}/generate-quote")
+        status, _, _ = await send(setup, "signed", f"/batches/{lost_id}/start-processing")
+        assert status == 400
+        assert setup.service.batch_starts == []
+
+
+async def test_batch_of_a_lost_signed_create_can_be_started(tmp_path: Path) -> None:
+    """Its client looks for it, and so knows whether to create another."""
+    async with open_operated_gateway(tmp_path, seconds=1, inferred=False) as setup:
+        recipient = await create_recipient(setup.gateway)
+        setup.add_fault("POST", "/v1/batches", **RESPONSE_LOST)
+        payment = {"recipient": {"id": recipient}, "amount": "5.00", "currency": "USD"}
+        body = {"currency": "USD", "payments": [payment], "description": BATCH["description"]}
+        assert (await send(setup, "signed", "/batches", body))[0] == 500
+        (lost_id,) = list_batches(setup)
+        await setup.age_sent_writes()
+
+        async def is_settled() -> bool:
+            return not (await setup.run_json_command("writes", "unsettled"))["writes"]
+
+        await wait_until_async(is_settled)
+        assert (await send(setup, "signed", f"/batches/{lost_id}/start-processing"))[0] == 200
