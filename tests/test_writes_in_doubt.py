@@ -41,6 +41,7 @@ from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gatewa
 from tests.signed_requests import SigningClient, send_raw
 from tests.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from tests.sockets import wait_until
+from tests.state import count_operations_by_state
 
 RECIPIENT_BODY = {
     "type": "individual",
@@ -722,6 +723,29 @@ async def test_unreadable_list_does_not_prove_absence(unreadable: bytes, tmp_pat
         retry_response = await setup.gateway.request("POST", "/v1/batches", body)
         assert retry_response.status == 200, retry_response.text
         assert setup.service.creation_counts["batch"] == 1
+
+
+async def test_service_that_fails_is_not_read_for_each_write_in_doubt(tmp_path: Path) -> None:
+    count = 40
+    async with open_gateway_with_faults(tmp_path) as setup:
+        setup.add_fault("*", "/v1/recipients", status=500, times=10_000)
+        creates = (
+            setup.gateway.request("POST", "/v1/recipients", {**RECIPIENT_BODY, "lastName": f"L{n}"})
+            for n in range(count)
+        )
+        assert {response.status for response in await asyncio.gather(*creates)} == {500}
+        setup.let_calls_expire()
+        await wait_until(lambda: setup.count_calls("GET", "/v1/recipients") > 0)
+        await asyncio.sleep(3)  # each is due now
+        assert setup.count_calls("GET", "/v1/recipients") < count / 2
+        setup.service.faults.clear()
+
+        async def is_settled() -> bool:
+            states = await count_operations_by_state(setup.gateway.settings)
+            return not states["running"] and not states["unsettled"]
+
+        await wait_until_async(is_settled, 60)
+        assert setup.count_calls("GET", "/v1/recipients") < 3 * count
 
 
 async def test_change_in_doubt_with_target_amount_in_batch_currency_is_found(

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.reads.recent_pages import MAX_PAGE_AGE_SECONDS
+from gateway.storage import Tenant
 from gateway.storage.operation_records import OPERATOR_OUTCOMES, OperationRecord, Write
 from gateway.upstream.clock import MAX_STAMP_AGE_SECONDS, SKEW_TOLERANCE_SECONDS, ServiceClock
 from gateway.writes.journal import Journal
@@ -45,6 +46,9 @@ STAMP_MARGIN_SECONDS = SKEW_TOLERANCE_SECONDS + 1
 
 CONFIRMATION_PAUSE_SECONDS = 5.0
 """Seconds between the two reads that must agree that a write was not executed."""
+
+MAX_UNREADABLE_PAUSE_SECONDS = 8.0
+"""Longest pause after reads that failed, in which no other write of the merchant is looked for."""
 
 UNREADABLE_REASON = "the service could not be read"
 _NOT_SEEN_REASON = "the service does not show it yet"
@@ -79,6 +83,8 @@ class OutcomePolicy:
         self._clock = clock
         self.monotonic = monotonic or clock.monotonic
         self._unanswered: dict[str, UnansweredWrite] = {}
+        self._failed_reads: dict[Tenant, tuple[int, float]] = {}
+        """How many reads have failed in a row, and until when, by the monotonic clock, none is tried."""
 
     def record_unanswered_write(self, execution: OperationExecution, age_seconds: float) -> None:
         """Records that the last write was sent ``age_seconds`` ago and has no response."""
@@ -138,6 +144,17 @@ class OutcomePolicy:
         if unanswered := self._unanswered.get(record.id):
             self._unanswered[record.id] = replace(unanswered, was_read=True)
 
+    def record_failed_read(self, tenant: Tenant) -> None:
+        """Records that the service could not be read: one write tries it again, not each of many."""
+        count = min(self._failed_reads.get(tenant, (0, 0.0))[0] + 1, 10)
+        pause_seconds = min(2.0 ** (count - 1), MAX_UNREADABLE_PAUSE_SECONDS)
+        self._failed_reads[tenant] = count, self.monotonic() + pause_seconds
+
+    def is_readable(self, tenant: Tenant) -> bool:
+        """Whether reads may be tried, because the last one did not fail or is long ago."""
+        failed = self._failed_reads.get(tenant)
+        return failed is None or failed[1] <= self.monotonic()
+
     def is_waiting_for_proof(self, record: OperationRecord) -> bool:
         """Whether the last write was looked for, and not found before that could prove anything."""
         unanswered = self._unanswered.get(record.id)
@@ -194,6 +211,10 @@ class OutcomePolicy:
             max_age_seconds = min(-seconds_too_early, MAX_PAGE_AGE_SECONDS)
         in_doubt_write = await self.build_in_doubt_write(execution, write)
         outcome = await read_outcome(call.reconcile(in_doubt_write), max_age_seconds)
+        if isinstance(outcome, Unreadable):
+            self.record_failed_read(execution.operation_record.tenant)
+        else:
+            self._failed_reads.pop(execution.operation_record.tenant, None)
         if write.operator_outcome in OPERATOR_OUTCOMES:
             return self._apply_operator_outcome(execution.operation_record, write, outcome)
         if isinstance(outcome, Absent):

@@ -223,6 +223,7 @@ class WriteReconciler:
             return False
         except Failure as failure:
             if execution.is_failed_read(failure):
+                self._policy.record_failed_read(record.tenant)
                 await execution.leave_in_doubt("the service cannot be read")
                 return False
             # A stored response is a refusal that answered its client before the undo was confirmed.
@@ -325,7 +326,8 @@ class WriteReconciler:
                 is_read_too_early = not attempt[1] and self._policy.is_waiting_for_proof(record)
                 wait = self._policy.seconds_until_conclusive(record) if is_read_too_early else 0
                 self._due_at[attempt] = now + wait
-            if record.id not in self._attempts and self._due_at[attempt] <= now:
+            is_due = self._due_at[attempt] <= now and self._policy.is_readable(record.tenant)
+            if is_due and record.id not in self._attempts:
                 self._attempts[record.id] = asyncio.create_task(
                     self._try_reconcile(record, attempt)
                 )
@@ -334,7 +336,10 @@ class WriteReconciler:
         try:
             semaphore = self._semaphores[record.tenant.environment]
             async with semaphore:
-                if await self.reconcile(record, partial(_pause_without_slot, semaphore)):
+                # One that was read meanwhile may have failed; this one stays due.
+                if not self._policy.is_readable(record.tenant) or await self.reconcile(
+                    record, partial(_pause_without_slot, semaphore)
+                ):
                     return
         except StoreUnavailable as unavailable:
             log.error("in_doubt_write_not_resolved", write_id=record.id, reason=str(unavailable))
