@@ -12,10 +12,9 @@ from gateway.auth.keys import ApiKey, ApiKeyStore
 from gateway.cli import CommandError, options, output
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-from gateway.operator import ProgressCallback
 from gateway.operator.cutover import ImportOptions, ImportReport, open_cutover
 from gateway.operator.legacy_reads import LegacyReadFailed
-from gateway.storage import Store, open_store
+from gateway.storage import Store
 
 API_KEY_VARIABLE = "LEGACY_API_KEY"
 DEFAULT_REQUESTS_PER_HOUR = 5000
@@ -76,8 +75,16 @@ def import_legacy_data(
     """
     api_key, chosen = _read_api_key(api_key_file), ImportOptions(**import_options)
     with output.show_progress("Reading the legacy service") as report_progress:
-        work = _run_import(settings, name, api_key, chosen, report_progress)
-        report = output.run_to_completion(work)
+
+        async def run_import(store: Store) -> ImportReport:
+            key = await _find_and_verify_key(store, name, api_key)
+            try:
+                async with open_cutover(settings, store, key, api_key, chosen) as import_run:
+                    return await import_run.run_import(report_progress)
+            except LegacyReadFailed as error:
+                raise CommandError(f"the legacy service: {error}") from None
+
+        report = output.run_with_store(settings, run_import)
     if as_json:
         options.print_json(_build_import_report_json(report, name, chosen))
     else:
@@ -93,22 +100,6 @@ def _read_api_key(file: IO[str] | None) -> str:
             f"no API key was given; set ${API_KEY_VARIABLE} or pass --api-key-file FILE"
         )
     return api_key
-
-
-async def _run_import(
-    settings: Settings,
-    name: str,
-    api_key: str,
-    options: ImportOptions,
-    progress: ProgressCallback,
-) -> ImportReport:
-    async with open_store(settings.state, create=False) as store:
-        key = await _find_and_verify_key(store, name, api_key)
-        try:
-            async with open_cutover(settings, store, key, api_key, options) as import_run:
-                return await import_run.run_import(progress)
-        except LegacyReadFailed as error:
-            raise CommandError(f"the legacy service: {error}") from None
 
 
 async def _find_and_verify_key(store: Store, name: str, api_key: str) -> ApiKey:
