@@ -15,7 +15,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from gateway.auth.signing import Credentials
 from gateway.config.section import list_problems
-from gateway.config.value_types import Network
+from gateway.config.value_types import (
+    Network,
+    build_pattern_validator,
+    check_printable_text,
+    check_visible_ascii,
+)
 from gateway.payloads import json_codec
 from gateway.storage.tenants import Tenant
 
@@ -28,39 +33,21 @@ class ImportRefused(Exception):
         self.line = line
 
 
-def _check_printable_text(text: str) -> str:
-    if not text.isprintable() or text != text.strip():
-        raise ValueError("must be printable text without spaces around it")
-    return text
-
-
-def _check_visible_ascii(text: str) -> str:
-    if not (text.isascii() and text.isprintable()) or " " in text:
-        raise ValueError("must be visible ASCII characters without spaces")
-    return text
-
-
-def _check_access_key(text: str) -> str:
-    if ":" in text:  # a colon separates it from the signature in Authorization
-        raise ValueError("must not contain a colon")
-    return _check_visible_ascii(text)
-
-
 MAX_SHOWN_PROBLEMS = 5
 """Of one line."""
 
 Shape = TypeVar("Shape", bound=BaseModel)
-NameText = Annotated[
-    str, Field(min_length=1, max_length=200), AfterValidator(_check_printable_text)
-]
-ApiKeyText = Annotated[
-    str, Field(min_length=1, max_length=512, repr=False), AfterValidator(_check_visible_ascii)
-]
+NameText = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(check_printable_text)]
+ApiKeyText = Annotated[str, Field(min_length=1, max_length=512, repr=False), check_visible_ascii]
 AccessKeyText = Annotated[
-    str, Field(min_length=1, max_length=512, repr=False), AfterValidator(_check_access_key)
+    str,
+    Field(min_length=1, max_length=512, repr=False),
+    # A colon separates it from the signature in Authorization.
+    build_pattern_validator("[^:]*", "must not contain a colon"),
+    check_visible_ascii,
 ]
 SecretText = Annotated[
-    str, Field(min_length=1, max_length=4096, repr=False), AfterValidator(_check_printable_text)
+    str, Field(min_length=1, max_length=4096, repr=False), AfterValidator(check_printable_text)
 ]
 NetworkText = Annotated[
     Network, AfterValidator(lambda text: str(ipaddress.ip_network(text, strict=False)))

@@ -34,12 +34,12 @@ def _check_origin(text: str) -> str:
 
 def build_url_scheme_validator(*schemes: str) -> AfterValidator:
     beginnings = [f"{scheme}://" for scheme in schemes]
-    return _build_pattern_validator(
+    return build_pattern_validator(
         f"({'|'.join(beginnings)}).*", f"must begin with {' or '.join(beginnings)}"
     )
 
 
-def _build_pattern_validator(pattern: str, message: str) -> AfterValidator:
+def build_pattern_validator(pattern: str, message: str) -> AfterValidator:
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):
             raise ValueError(message)
@@ -63,9 +63,9 @@ def _check_header_not_reserved(name: str) -> str:
     return name
 
 
-def _check_single_line_text(text: str) -> str:
+def check_printable_text(text: str) -> str:
     if text != text.strip() or not text.isprintable():
-        raise ValueError("must be one line of text")
+        raise ValueError("must be printable text without spaces around it")
     return text
 
 
@@ -155,7 +155,7 @@ OriginOrEmpty = Annotated[str, AfterValidator(lambda text: text and _check_origi
 # The scheme first, because the example of an address has another one.
 HttpOriginOrEmpty = Annotated[
     str,
-    _build_pattern_validator("(http://.*)?", "must begin with http://"),
+    build_pattern_validator("(http://.*)?", "must begin with http://"),
     AfterValidator(lambda text: text and _check_origin(text)),
 ]
 
@@ -164,19 +164,20 @@ Network = Annotated[str, AfterValidator(_check_ip_network)]
 Token = Annotated[
     str,
     # A token of RFC 9110, section 5.6.2.
-    _build_pattern_validator(
+    build_pattern_validator(
         r"[!#$%&'*+.^_`|~0-9A-Za-z-]+",
         "must be an HTTP token: letters, digits and some punctuation, without spaces",
     ),
 ]
 HeaderName = Annotated[Token, AfterValidator(_check_header_not_reserved)]
 
-NeutralWord = Annotated[
-    str,
-    _build_pattern_validator(r"[!-~]+", "must be visible ASCII characters without spaces"),
-]
+check_visible_ascii = build_pattern_validator(
+    "[!-~]+", "must be visible ASCII characters without spaces"
+)
 
-Label = Annotated[str, AfterValidator(_check_single_line_text)]
+NeutralWord = Annotated[str, check_visible_ascii]
+
+Label = Annotated[str, AfterValidator(check_printable_text)]
 
 WalletWord = Annotated[NeutralWord, AfterValidator(_check_wallet_word)]
 
