@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -13,12 +14,21 @@ from typing import Any
 import pytest
 
 from tests.simulation.mutations import MISTAKES, apply_mistake
-from tests.simulation.scenarios import SCENARIOS
+from tests.simulation.scenarios import SCENARIOS, Kind
 from tests.simulation.seeds import play_seed
 
 SEEDS, GROUPS = 200, 4
 MAX_SEEDS_TO_FIND = 15
 """Seeds in which each planted mistake must be found."""
+STEPS_BETWEEN_KILLS = max(1, 1000 // int(os.environ.get("KILLS", "30")))
+"""With more than 500, a gateway is killed at every step of its requests, as by `make soak`."""
+MIN_STEPS = 40
+CALM: dict[str, Any] = {
+    "scenarios": 1, "disturbance_seconds": 30.0, "network": 0.0, "state": 0.0, "kill_rate": 0.0,
+    "pause_rate": 0.0, "clock_jumps": (), "interruption_rate": 0.0, "outage_rate": 0.0,
+    "freeze_rate": 0.0,
+}  # fmt: skip
+"""Conditions without disturbances."""
 FOUND_FAULTS = {
     "an unsaved response of a paused process reaches a retry": 330046,
     "a created batch is forgotten by a takeover that cannot be read": 933380,
@@ -49,6 +59,17 @@ def test_planted_mistake_is_found(mutation: Callable[..., Any]) -> None:
             if play_seed(seed, **MISTAKES[mutation]).problems:
                 return
     pytest.fail(f"nothing was found wrong in {MAX_SEEDS_TO_FIND} seeds")
+
+
+@pytest.mark.parametrize("kind", dict.fromkeys(SCENARIOS), ids=lambda kind: kind.__name__)
+def test_kill_between_any_two_steps_neither_repeats_nor_loses_a_write(kind: Kind) -> None:
+    for number in itertools.count(1):
+        step = 1 + (number - 1) * STEPS_BETWEEN_KILLS
+        result = play_seed(number, kinds=(kind,), kill_step=step, gateways=1 + number % 2, **CALM)
+        assert result.problems == [], f"killed at step {step}"
+        if not result.counts["kills"]:
+            assert step > MIN_STEPS
+            return
 
 
 def test_seed_plays_alike_in_another_process() -> None:

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Literal
 
-from sqlalchemy import Select, StaticPool, create_engine, delete, select
+from sqlalchemy import Select, StaticPool, Text, column, create_engine, delete, select, table
 
 from gateway.auth.key_import import import_keys
 from gateway.auth.key_lines import parse_key_lines
@@ -43,6 +43,7 @@ UNCHANGED_TABLES = ("api_keys", "tenant_credentials", "counters", "encryption_ke
 """Tables that every seed shares."""
 
 Connection = sqlite3.Connection | PostgresqlConnection
+FORBIDDEN_CHANGES = table("forbidden_changes", column("description", Text))
 Fault = Literal["before", "after"] | None
 
 
@@ -145,42 +146,51 @@ def open_database() -> Connection:
             migrate(migration_connection, "memory")
     store = SimulatedStore(Process(random.Random(0)), connection, shared=False)
     asyncio.run(import_keys(store, parse_key_lines(json.dumps(KEY).encode())))
-    if isinstance(connection, sqlite3.Connection):
-        watch_transitions(connection)
+    watch_transitions(connection)
     return connection
 
 
-def watch_transitions(connection: sqlite3.Connection) -> None:
+def watch_transitions(connection: Connection) -> None:
     """Collects every committed change of a state that the tables of transitions do not allow.
 
     In a table, so that what is rolled back is no change: a process that has lost its fence finds
     that out in the same transaction, after its statements.
     """
-    connection.execute("CREATE TABLE forbidden_changes (description TEXT)")
-    insertion = "INSERT INTO forbidden_changes VALUES"
+    connection.execute(f"CREATE TABLE {FORBIDDEN_CHANGES.name} (description TEXT)")
     tables = {"operations": OPERATION_TRANSITIONS, "upstream_writes": WRITE_TRANSITIONS}
-    for table, transitions in tables.items():
-        pairs = ", ".join(f"('{row.source or ''}', '{row.target}')" for row in transitions)
+    for name, transitions in tables.items():
+        allowed = ", ".join(f"'{row.source or ''} to {row.target}'" for row in transitions)
         for event, old in (("INSERT", "''"), ("UPDATE OF state", "OLD.state")):
-            connection.execute(
-                f"CREATE TRIGGER {table}_{event.split()[0]} AFTER {event} ON {table}"
-                f" WHEN ({old}, NEW.state) NOT IN (VALUES {pairs}) BEGIN"
-                f" {insertion} ('{table}: ' || {old} || ' to ' || NEW.state); END"
-            )
+            change = f"{old} || ' to ' || NEW.state"
+            _watch_changes(connection, name, event, f"{change} NOT IN ({allowed})", change)
+    is_forbidden = "NEW.fence NOT IN (OLD.fence, OLD.fence + 1)"
+    fences = "'fence ' || OLD.fence || ' to ' || NEW.fence"
+    _watch_changes(connection, "operations", "UPDATE OF fence", is_forbidden, fences)
+
+
+def _watch_changes(
+    connection: Connection, table_name: str, event: str, condition: str, change: str
+) -> None:
+    """Creates the trigger of an event; ``condition`` and ``change`` are SQL expressions."""
+    name = "_".join(["watch", table_name, *event.lower().split()])
+    action = f"BEGIN INSERT INTO {FORBIDDEN_CHANGES.name} VALUES ('{table_name}: ' || {change});"
+    if isinstance(connection, PostgresqlConnection):
+        function = f"FUNCTION {name}()"
+        body = f"$${action} RETURN NEW; END$$"
+        connection.execute(f"CREATE {function} RETURNS trigger LANGUAGE plpgsql AS {body}")
+        action = f"EXECUTE {function}"
+    else:
+        action += " END"
     connection.execute(
-        "CREATE TRIGGER operations_fence AFTER UPDATE OF fence ON operations"
-        " WHEN NEW.fence NOT IN (OLD.fence, OLD.fence + 1) BEGIN"
-        f" {insertion} ('fence ' || OLD.fence || ' to ' || NEW.fence); END"
+        f"CREATE TRIGGER {name} AFTER {event} ON {table_name} FOR EACH ROW WHEN ({condition}) {action}"
     )
 
 
 def take_forbidden_changes(connection: Connection) -> list[str]:
-    """Returns the changes that were found since the last call; none are looked for on PostgreSQL."""
-    if isinstance(connection, PostgresqlConnection):
-        return []
-    changes = connection.execute("SELECT description FROM forbidden_changes").fetchall()
-    connection.execute("DELETE FROM forbidden_changes")
-    return [description for (description,) in changes]
+    """Returns the changes that were found since the last call."""
+    rows = _fetch_rows(connection, select(FORBIDDEN_CHANGES))
+    connection.execute(str(delete(FORBIDDEN_CHANGES)))
+    return [description for (description,) in rows]
 
 
 def is_superseded(connection: Connection, batch: str) -> bool:

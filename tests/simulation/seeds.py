@@ -71,6 +71,8 @@ class Conditions:
     duplicate_rate: float = 0.3
     """Share of requests that two clients send at once."""
     keys: float = 0.25
+    kill_step: int | None = None
+    """The step at which the first gateway is killed, counted from the first client's request."""
     at_rest: float = 800.0
     """Seconds of simulated time after which nothing may be in doubt that can be reconciled."""
 
@@ -247,6 +249,9 @@ class Simulation:
         self.network.outage_rate = self.conditions.outage_rate
         for gateway in self.gateways:
             gateway.state.memory_database.fault_rate = self.conditions.state
+        if self.conditions.kill_step is not None:
+            process = self.gateways[0].process
+            process.dies_at = process.steps + self.conditions.kill_step
         disturbance_tasks = [
             asyncio.create_task(self._disturb(gateway_index))
             for gateway_index in range(self.conditions.gateways)
