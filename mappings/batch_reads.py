@@ -293,6 +293,8 @@ def has_last_changes(
     recent_adds = [added for added in signed_adds if _is_recent(added.get("changed_at"), now)]
     if not (is_changed or is_removed or recent_adds):
         return True
+    if not batch.has_known_payments:
+        return False
     # Payments that were not requested as legacy ones.
     others = [payment for payment in batch.payments if payment["asked_side"] is None]
     if is_changed and not (
@@ -330,9 +332,9 @@ def require_payments_shown(batch: Batch, ids: Iterable[str], now: datetime) -> N
 def build_entries_from_batch(batch: Batch, now: datetime) -> Sequence[Entry]:
     """Builds an entry for every payment of a batch; without an amount if it was created elsewhere.
 
-    They are the stored ones if the summary does not show the last changes yet.
+    They are the stored ones if the summary does not show the last changes yet, or all payments.
     """
-    if not has_last_changes(batch, (), now):
+    if not (batch.has_known_payments and has_last_changes(batch, (), now)):
         return batch.entries
     return map_rows(_build_entry_unless_unrequested, batch.payments)
 

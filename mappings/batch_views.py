@@ -33,6 +33,7 @@ from mappings.objects import (
     drop_nulls,
     format_payout_method_display,
 )
+from mappings.payloads import has_more_payments
 
 LEGACY_STATUSES = frozenset({"open", "pending", "processing", "accepted", "complete"})
 ENDED_STATUSES = frozenset({"processed", "failed"})
@@ -83,7 +84,7 @@ class Batch:
     as the service shows them, until they are read; None if it does not show them.
     ``computed_status`` is the status by the merchant's balance, set if neither service nor gateway
     knows one. ``has_known_payments`` is False for a batch created elsewhere whose payments the
-    service does not show. ``lock`` are the facts of the batch's lock if this request holds it.
+    service does not show, and for one that has more payments than are known. ``lock`` are the facts of the batch's lock if this request holds it.
     ``signed_changes`` are the changes with a client's own signature, or for an add the payments that
     they have added; loaded before the batch. ``requested_id`` is the id by which the request names the
     batch, empty if it names none.
@@ -263,7 +264,10 @@ def build_batch(
     batch = Batch(
         batch_id, facts, entries, restore_original_batch_fields(facts, fields), rows=payments
     )
-    batch.has_known_payments = payments is not None or bool(facts and not facts.get("elsewhere"))
+    is_shown_or_stored = payments is not None or bool(facts and not facts.get("elsewhere"))
+    batch.has_known_payments = is_shown_or_stored and not has_more_payments(
+        fields, batch.payment_count
+    )
     # Some services give the currency only in the payments.
     if payments and batch.currency is None:
         currency = _derive_source_currency(payments)

@@ -201,10 +201,12 @@ def _require_up_to_date_summary(batch: Batch, request: Request) -> SubFlow:
     require_not_started(batch)
     signed_adds = yield LoadFacts(SIGNED_ADDS, batch.id)
     # A draft is submitted as new payments, each of which needs the id of its recipient.
-    if not (batch.has_known_payments and all(map(extract_recipient_id, batch.payments))):
+    if not all(map(extract_recipient_id, batch.payments)):
         raise Invalid(PAYEE_UNKNOWN)
     if not has_last_changes(batch, [*signed_adds.values()], request.now):
         raise build_read_lag_failure()
+    if not batch.has_known_payments:
+        raise Invalid(PAYEE_UNKNOWN)
 
 
 def require_not_started(batch: Batch) -> None:

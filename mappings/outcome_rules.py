@@ -49,7 +49,7 @@ from mappings.outcome_matching import (
     is_shown_value_compatible,
     select_created_object,
 )
-from mappings.payloads import extract_batch, extract_payments, find_payments
+from mappings.payloads import extract_batch, extract_payments, find_all_payments
 
 OutcomeReads = Generator[Step, Any, WriteOutcome]
 
@@ -109,7 +109,9 @@ def _select_batches_paying_same(
         summary = yield from fetch_summary_if_exists(row["id"])
         if summary is None or not is_created_after_write(extract_batch(summary), write):
             continue
-        if (payments := find_payments(summary)) is None or not all(map(has_recipient, payments)):
+        if (payments := find_all_payments(summary)) is None or not all(
+            map(has_recipient, payments)
+        ):
             return Inconclusive(f"the service does not show the payments of {row['id']}")
         if _has_same_payments(body, summary, is_same_payment):
             matching_rows.append(row)
@@ -205,7 +207,7 @@ def build_payment_add_outcome_rule(
             list_hidden_entries(),
             currency,
         )
-        if find_payments(summary) is None or not all(map(has_recipient, new_payments)):
+        if find_all_payments(summary) is None or not all(map(has_recipient, new_payments)):
             return Inconclusive("the service does not show the recipients of the batch's payments")
         unclaimed = [row for row in new_payments if row.get("id") not in write.claimed_ids]
         is_of_other_add = {
@@ -314,7 +316,7 @@ def build_batch_edit_outcome_rule(
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
         if (summary := (yield from fetch_summary_if_exists(upstream_id))) is None:
             return Absent()  # the batch was deleted, and pays nobody
-        if find_payments(summary) is None:
+        if find_all_payments(summary) is None:
             return Inconclusive("the service does not show the batch's payments")
         if not has_payment_ids(summary):
             return Inconclusive(NO_PAYMENT_IDS_REASON)

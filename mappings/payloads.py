@@ -52,6 +52,22 @@ def find_payments(body: JSON) -> Sequence[dict[str, JSON]] | None:
     return None
 
 
+def find_all_payments(body: JSON) -> Sequence[dict[str, JSON]] | None:
+    """Like ``find_payments``, but None also if the batch counts more payments than are shown."""
+    payments = find_payments(body)
+    is_partial = payments is not None and has_more_payments(extract_batch(body), len(payments))
+    return None if is_partial else payments
+
+
+def has_more_payments(batch: Mapping[str, JSON], known_count: int) -> bool:
+    """Whether the service's batch counts more payments than are known."""
+    payments = batch.get("payments")
+    meta = payments.get("meta") if isinstance(payments, dict) else batch.get("meta")
+    records = meta.get("records") if isinstance(meta, dict) else None
+    counts = (parse_count_or_default(each, 0) for each in (batch.get("totalPayments"), records))
+    return max(counts) > known_count
+
+
 def _is_page_of_longer_list(meta: JSON, length: int) -> bool:
     """Whether ``meta`` says that there are more rows, by their number, else by that of pages."""
     if not isinstance(meta, dict):

@@ -269,27 +269,30 @@ async def test_payment_that_was_not_shown_yet_is_not_taken_for_one_in_doubt(
         assert day.list_paid_amounts() == ["10.00", "11.00", "11.00"]
 
 
-def build_summary(payment: Payment, *rows: dict[str, Any], meta: Any = None) -> bytes:
-    """Builds a summary that shows a payment completely, and further rows."""
+def build_summary(
+    payment: Payment, *rows: dict[str, Any], meta: Any = None, **fields: Any
+) -> bytes:
+    """Builds a summary that shows a payment completely, further rows and fields of the batch."""
     recipient = {"id": payment.recipient.id}
     shown = {"id": payment.id, "recipient": recipient, "amount": str(payment.amount)}
     payments = {"payments": [shown, *rows], "meta": meta}
-    batch = {"id": payment.batch.id, "status": "open", "payments": payments}
+    batch = {"id": payment.batch.id, "status": "open", "payments": payments, **fields}
     return json.dumps({"ok": True, "batchSummary": batch}).encode()
 
 
 @pytest.mark.parametrize(
-    ("fields", "meta"),
+    ("fields", "batch_fields"),
     [
-        (None, {"page": 1, "pages": 2}),
-        (None, {"records": "2"}),
-        ({"recipient": {"email": "ada@example.com"}, "amount": "11.00"}, None),
-        ({"recipientId": "", "amount": "11.00"}, None),
-        ({"amount": "being computed"}, None),
+        (None, {"meta": {"page": 1, "pages": 2}}),
+        (None, {"meta": {"records": "2"}}),
+        (None, {"totalPayments": 2}),
+        ({"recipient": {"email": "ada@example.com"}, "amount": "11.00"}, {}),
+        ({"recipientId": "", "amount": "11.00"}, {}),
+        ({"amount": "being computed"}, {}),
     ],
 )
 async def test_add_that_the_summary_does_not_show_completely_is_not_sent_again(
-    fields: dict[str, Any] | None, meta: Any, tmp_path: Path
+    fields: dict[str, Any] | None, batch_fields: dict[str, Any], tmp_path: Path
 ) -> None:
     async with open_operated_gateway(tmp_path) as setup:
         day = await BatchInDoubt.create(setup)
@@ -300,11 +303,29 @@ async def test_add_that_the_summary_does_not_show_completely_is_not_sent_again(
         if fields and "recipientId" in fields:
             del default_fields["recipient"]
         rows = [] if fields is None else [{**default_fields, **fields}]
-        summary = build_summary(first, *rows, meta=meta)
+        summary = build_summary(first, *rows, **batch_fields)
         setup.add_fault("GET", "/v1/batch/*/summary", status=200, body=summary, times=100)
         await setup.age_sent_writes()
         assert (await day.add_payment("11.00")).status == 500
         assert len(batch.payments) == 2
         setup.service.faults.clear()
         assert (await day.add_payment("11.00")).status == 200
+        assert len(batch.payments) == 2
+
+
+async def test_payment_of_an_edit_that_the_summary_does_not_show_is_not_added_again(
+    tmp_path: Path,
+) -> None:
+    async with open_operated_gateway(tmp_path) as setup:
+        day = await BatchInDoubt.create(setup)
+        body = {"payments": [day.build_payment("11.00")]}
+        setup.add_fault("PATCH", "/v1/batches/*", close="after")
+        assert (await setup.gateway.request("PATCH", day.path, body)).status == 500
+        (batch,) = setup.service.find_or_create_tenant().batches.values()
+        summary = build_summary(next(iter(batch.payments.values())), totalPayments=2)
+        setup.add_fault("GET", "/v1/batch/*/summary", status=200, body=summary, times=100)
+        await setup.age_sent_writes()
+        assert (await setup.gateway.request("PATCH", day.path, body)).status == 500
+        setup.service.faults.clear()
+        assert (await setup.gateway.request("PATCH", day.path, body)).status == 200
         assert len(batch.payments) == 2

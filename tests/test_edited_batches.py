@@ -352,6 +352,27 @@ async def test_batch_with_payments_that_nothing_shows_is_not_superseded(tmp_path
         assert [start.batch_id for start in service.batch_starts] == [batch]
 
 
+@pytest.mark.parametrize("count", [{"totalPayments": 2}, {"meta": {"records": 2}}], ids=repr)
+async def test_batch_with_more_payments_than_are_shown_is_not_superseded(
+    count: dict[str, Any], tmp_path: Path
+) -> None:
+    service = Service(seed=1, options=ServiceOptions(inferred=False))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        (service_batch,) = service.find_or_create_tenant().batches.values()
+        (shown,) = service_batch.payments.values()
+        row = {"id": shown.id, "recipient": {"id": shown.recipient.id}, "sourceAmount": "5.00"}
+        restrict_summaries(service, {"status": "open", "payments": [row], **count})
+        added = {"payments": [{"recipient": {"id": recipient}, "sourceAmount": "6.00"}]}
+        response = await gateway.request("PATCH", f"/v1/batches/{batch}", added)
+        assert response.status == 500
+        assert "Retry-After" in response.headers
+        assert [*service.find_or_create_tenant().batches] == [service_batch.id]
+        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
+        assert [start.batch_id for start in service.batch_starts] == [service_batch.id]
+
+
 async def test_draft_is_started_although_the_service_does_not_show_its_new_batch_yet(
     tmp_path: Path,
 ) -> None:
