@@ -22,6 +22,7 @@ from typing import Any
 
 from msgspec import structs
 
+from mappings import money
 from mappings.batch_reads import (
     WRONG_STATUS,
     build_entries_from_batch,
@@ -415,13 +416,18 @@ def lock_batch_for_add(add: Add) -> SubFlow:
     # One that is under way, which the lock shows, is waited for.
     is_in_doubt = bool(add.batch.lock) or is_open_to_adds(add.batch.facts)
     # An identical add in doubt may have been executed: this one could pay a second time.
-    if is_in_doubt and add.body in adds.values():
+    if is_in_doubt and _parse_add_amount(add.body) in map(_parse_add_amount, adds.values()):
         raise Halted(OTHER_IN_DOUBT, retry_after=1)
     # Recorded with the lock and before the call, so that no add is missed after a crash.
     facts = {ADDS: {**adds, add.name: add.body}}
     yield from acquire_batch_lock(
         add.batch, "editing", add.request, is_unlocked=is_open_to_adds, facts=facts
     )
+
+
+def _parse_add_amount(body: Mapping[str, JSON]) -> dict[str, Any]:
+    """Returns the body of an add to compare: 12 and 12.00 are the same amount."""
+    return {**body, "amount": money.parse_amount(body.get("amount"))}
 
 
 def finish_add(add: Add, entry: Entry | None = None) -> SubFlow:

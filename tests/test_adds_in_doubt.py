@@ -150,6 +150,23 @@ async def test_other_writes_to_the_batch_are_refused_while_an_add_is_in_doubt(
         assert setup.service.list_requests("DELETE", "/v1/batches/*") == []
 
 
+async def test_add_in_doubt_blocks_an_equal_one_whose_amount_is_written_in_another_way(
+    tmp_path: Path,
+) -> None:
+    async with open_operated_gateway(tmp_path) as setup:
+        day = await BatchInDoubt.create(setup)
+        await day.lose_add("11.00", "before")
+        for amount in ("11", 11):
+            body = {**day.build_payment("11.00"), "sourceAmount": amount}
+            response = await setup.gateway.request("POST", f"{day.path}/payments", body)
+            assert response.status == 500
+            assert "nothing of this request was done" in response.body["errors"][0]["message"]
+        assert await day.load_amounts() == ["10.00"]
+        await day.wait_until_settled()
+        assert (await day.add_payment("11")).status == 200
+        assert await day.load_amounts() == ["10.00", "11.00"]
+
+
 @pytest.mark.parametrize("answers", ["full", "bare"])
 @pytest.mark.parametrize("close", ["before", "after"])
 async def test_add_in_doubt_is_not_confused_with_one_of_the_same_amount(
