@@ -85,7 +85,7 @@ def load_batch(
     ``add_missing_statuses``.
     """
     batch = yield from _load_stored_batch(batch_id, payment_ids, superseded_problem)
-    summary = None if batch.is_draft else (yield _build_summary_call(batch))
+    summary = None if batch.is_draft else (yield from _fetch_summary(batch))
     return (yield from _complete_stored_batch(batch, summary))
 
 
@@ -104,6 +104,17 @@ def reload_batch(batch: Batch) -> SubFlow:
     summary = (yield from fetch_if_exists(_build_summary_call(batch).path)) or {}
     loaded = yield from _complete_stored_batch(batch, summary)
     return fill_service_fields(loaded, batch.service_fields)
+
+
+def _fetch_summary(batch: Batch) -> SubFlow:
+    """Calls GET /batch/:id/summary; raises Halted if the service does not show a submitted draft yet."""
+    try:
+        return (yield _build_summary_call(batch))
+    except Refused as refusal:
+        # Its client has long had the batch, so it must not be told that there is none.
+        if refusal.status == 404 and batch.facts.get("is_new"):
+            raise build_read_lag_failure() from None
+        raise
 
 
 def _build_summary_call(batch: Batch) -> Call:

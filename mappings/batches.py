@@ -53,6 +53,7 @@ from mappings.effects import (
 from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field
 from mappings.failures import (
     Failure,
+    Halted,
     Invalid,
     NoSuchOperation,
     Refused,
@@ -240,7 +241,8 @@ def generate_quote(request: Request) -> Flow:
         # The quote of a batch that is no longer editable is sent as well, so that the service
         # refuses it.
         quote_fields = extract_batch((yield call))
-    batch = yield from load_batch_again(batch)
+    with suppress(Halted):  # the service does not show a submitted draft yet
+        batch = yield from load_batch_again(batch)
     # The summary is newer than the response to the quote, so its fields take precedence.
     return (yield from _answer_with_payments(fill_service_fields(batch, quote_fields)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from time import time
+from typing import Any
 
 import pytest
 
@@ -94,6 +95,34 @@ async def test_payment_that_nothing_shows_yet_has_an_id_by_which_it_is_found(
         assert answer["payment"]["sourceAmount"] == "40.00"
         await request_successfully(gateway, "DELETE", f"{path}/{payment}")
         assert await load_payment_ids(gateway, batch) == []
+
+
+async def test_submitted_draft_that_is_not_shown_yet_is_not_missing(tmp_path: Path) -> None:
+    service, upstream = Service(seed=1), {"inferred_operations": "avoid"}
+    async with open_gateway_and_service(tmp_path, service, upstream=upstream) as (gateway, _):
+        batch = await create_batch(gateway, await create_recipient(gateway), "10.00")
+        (payment,) = await load_payment_ids(gateway, batch)
+        path = f"/batches/{batch}"
+        change = {"sourceAmount": "30.00"}
+        await request_successfully(gateway, "PATCH", f"{path}/payments/{payment}", change)
+        hide_path(service, "/v1/batch/*/summary")
+        quote = (await request_successfully(gateway, "POST", f"{path}/generate-quote"))["batch"]
+        assert (quote["id"], quote["amount"], quote["status"]) == (batch, "30.00", "open")
+        assert [row["id"] for row in quote["payments"]["payments"]] == [payment]
+        later_requests: list[tuple[str, str, Any]] = [
+            ("GET", "", None),
+            ("GET", f"/payments/{payment}", None),
+            ("POST", "/generate-quote", None),
+            ("PATCH", f"/payments/{payment}", change),
+            ("POST", "/start-processing", None),
+        ]
+        for method, action, body in later_requests:
+            response = await gateway.request(method, f"/v1{path}{action}", body)
+            assert (response.status, "Retry-After" in response.headers) == (500, True)
+        assert service.batch_starts == []
+        service.faults.clear()
+        await request_successfully(gateway, "POST", f"{path}/start-processing")
+        assert await load_payment_ids(gateway, batch) == [payment]
 
 
 @pytest.mark.parametrize("change", ["add", "edit"])
