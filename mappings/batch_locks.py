@@ -101,18 +101,16 @@ def is_open_to_adds(facts: Facts) -> bool:
 
 def is_open_to_signed_adds(facts: Facts) -> bool:
     """Whether no edit is under way that may supersede the batch or delete it."""
-    # The phase of an add is "editing" too. Edits begin only when there are no adds.
-    return _is_open_to_signed_edits(facts) or bool(facts.get(ADDS))
+    # The phase of an add is "editing" too. Edits begin only when there are no adds. An edit of the
+    # currency makes the batch again.
+    return facts.get("phase") not in ("editing", "making", "deleting") or bool(facts.get(ADDS))
 
 
 def is_open_to_signed_changes(facts: Facts) -> bool:
-    """Whether neither an edit is under way nor an add, whose payment a change might name."""
-    return _is_open_to_signed_edits(facts) and not facts.get(ADDS)
-
-
-def _is_open_to_signed_edits(facts: Facts) -> bool:
-    # An edit of the currency makes the batch again.
-    return facts.get("phase") not in ("editing", "making", "deleting")
+    """Like ``is_open_to_signed_adds``, if no add is in doubt, whose payment a change might name."""
+    # One that is under way is among them: clients that add one payment after another hold up nobody.
+    is_any_in_doubt = len(facts.get(ADDS) or ()) > (facts.get("phase") == "editing")
+    return is_open_to_signed_adds(facts) and not is_any_in_doubt
 
 
 def list_open_signed_changes(signed_changes: Mapping[str, JSON]) -> list[JSON]:

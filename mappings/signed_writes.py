@@ -144,7 +144,7 @@ def _await_creation(upstream_id: str, batch_id: str) -> SubFlow:
 
 
 def _register_change(upstream_id: str, batch_id: str, name: str, payment: JSON) -> SubFlow:
-    """Registers the change once no edit is under way, nor an add if the change is none itself."""
+    """Registers the change once no edit is under way; one that is no add, once no add is in doubt."""
 
     def build_registration(facts: Facts) -> CompareAndSet:
         # Checked in the same transaction: an edit may begin meanwhile.
