@@ -51,7 +51,7 @@ from mappings.matching import (
     match_payments_with_entries,
 )
 from mappings.objects import AMOUNT_FIELDS, drop_nulls
-from mappings.outcome_matching import CREATION_TOLERANCE, ShownPayments, fetch_if_exists
+from mappings.outcome_matching import ShownPayments, fetch_if_exists
 from mappings.payloads import extract_batch, find_payments, parse_balances
 from mappings.payment_recipients import add_recipient_details
 
@@ -255,7 +255,7 @@ def require_no_lost_creation(batch: Batch) -> SubFlow:
 
 
 def await_creation(
-    batch_id: str, upstream_id: str, created_at: JSON, unseen_times: Mapping[str, str]
+    batch_id: str, upstream_id: str, created_at: JSON, unseen_times: Mapping[str, Sequence[str]]
 ) -> SubFlow:
     """Waits for the outcomes of the creations that may have made a batch created elsewhere.
 
@@ -263,7 +263,7 @@ def await_creation(
     start now would pay twice, and a change could keep the creation from being recognized.
     """
     operation_ids = frozenset(
-        id_ for id_, sent_at in unseen_times.items() if _is_created_at(created_at, sent_at)
+        id_ for id_, times in unseen_times.items() if _is_created_between(created_at, times)
     )
     if not operation_ids:
         return False
@@ -278,14 +278,14 @@ def await_creation(
     return not operation_ids.isdisjoint(unseen_times)
 
 
-def _is_created_at(created_at: JSON, sent_at: str) -> bool:
-    """Whether a batch may have been created by a write; True if its date is not known."""
+def _is_created_between(created_at: JSON, times: Sequence[str]) -> bool:
+    """Whether a batch was created between two times; True if its date is not known."""
+    earliest, latest = map(datetime.fromisoformat, times)
     try:
-        elapsed = datetime.fromisoformat(str(created_at)) - datetime.fromisoformat(sent_at)
+        return earliest <= datetime.fromisoformat(str(created_at)) <= latest
     # Without a date, or without a zone, nothing says that it is another one.
     except (ValueError, TypeError):
         return True
-    return abs(elapsed) < CREATION_TOLERANCE
 
 
 # Changes that the service does not show yet

@@ -239,9 +239,9 @@ class LoadFacts(msgspec.Struct, frozen=True):
     of the kind, or of those in ``ids``, by id. With both, of the kind "payments", the entries are
     only those of a draft with an id in ``ids``, and none if its payments have no rows. Four kinds
     are special: "abandoned" yields the redirects of superseded batches only, "legacy id" the legacy
-    ids of the objects in ``ids``, "may exist" the times, by operation id, at which batches were
-    sent that may exist or whose outcome is open, unless the batch in ``ids`` is known to be another
-    write's, and "changed", by path, the id that each change of the object in ``ids`` within
+    ids of the objects in ``ids``, "may exist" the first and last time, by operation id, at which
+    batches were made that may exist or whose outcome is open, unless the batch in ``ids`` is known
+    to be another write's, and "changed", by path, the id that each change of the object in ``ids`` within
     ``MAX_READ_LAG`` created, and the service's time of the change.
     """
 

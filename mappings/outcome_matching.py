@@ -20,6 +20,9 @@ CREATION_TOLERANCE = timedelta(minutes=10)
 """How far the time at which an object was created may be from that of its write. Both clocks may be
 wrong; objects that other writes created are known and excluded."""
 
+EARLY_CREATION_TOLERANCE = timedelta(minutes=1)
+"""How far a creation may seem to precede its write if both clocks agree: dates may lack seconds."""
+
 JSONObject = Mapping[str, JSON]
 
 

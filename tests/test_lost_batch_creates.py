@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -177,3 +178,36 @@ async def test_batch_of_a_lost_signed_create_can_be_started(tmp_path: Path) -> N
 
         await wait_until_async(is_settled)
         assert (await send(setup, "signed", f"/batches/{lost_id}/start-processing"))[0] == 200
+
+
+@BY_BOTH_INTERFACES
+async def test_batch_older_than_a_create_without_a_response_is_started(
+    interface: Interface, tmp_path: Path
+) -> None:
+    """Also if it is only minutes older, because the service's ``Date`` confirms the clock."""
+    async with open_operated_gateway(tmp_path, seconds=1, inferred=False) as setup:
+        recipient = await create_recipient(setup.gateway)
+        elsewhere_id = await create_batch_elsewhere(setup, recipient)
+        batch = setup.service.find_or_create_tenant().batches[elsewhere_id]
+        batch.created_at -= timedelta(minutes=2)
+        await lose_batch_create(setup, recipient)
+        path = f"/batches/{elsewhere_id}/start-processing"
+        status, answer, _ = await send(setup, interface, path)
+        assert status == 200, answer
+
+
+@BY_BOTH_INTERFACES
+async def test_batch_that_seems_older_is_not_started_if_the_clock_may_be_wrong(
+    interface: Interface, tmp_path: Path
+) -> None:
+    """A service that is minutes behind, and accepts the timestamps nevertheless, dates it earlier."""
+    async with open_operated_gateway(
+        tmp_path, seconds=1, inferred=False, deviations=frozenset({"date-header"})
+    ) as setup:
+        recipient = await create_recipient(setup.gateway)
+        await lose_batch_create(setup, recipient)
+        (lost_id,) = list_batches(setup)
+        batch = setup.service.find_or_create_tenant().batches[lost_id]
+        batch.created_at -= timedelta(minutes=2)
+        await require_temporary_refusal(setup, interface, f"/batches/{lost_id}/start-processing")
+        assert setup.service.batch_starts == []

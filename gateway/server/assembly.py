@@ -99,7 +99,7 @@ class GatewayParts:
         self.rate_limiter = await self._enter(open_rate_limiter(settings, digest_key))
         # Requests without a valid key are counted by address, apart from the limits of keys.
         self.address_limiter = InProcessRateLimiter(max_keys=MAX_ADDRESSES)
-        self.object_states = ObjectStateStore(store)
+        self.object_states = ObjectStateStore(store, clocks.service.find_max_error)
         # Loaded from the database, so that a restart does not probe the service again.
         self.capabilities = await load_capabilities(self.object_states)
         self.keys = await self._enter(ApiKeyStore(store))

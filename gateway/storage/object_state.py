@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from datetime import timedelta
 from functools import partial
 from itertools import chain
 from json.encoder import encode_basestring_ascii
@@ -43,6 +44,7 @@ from gateway.storage.tenants import Tenant
 from gateway.writes import states
 from mappings.effects import MAX_READ_LAG, CompareAndSet, LoadFacts
 from mappings.lazy_sequences import SLICE_SIZE, LazySequence, iterate_chunks, iterate_slices
+from mappings.outcome_matching import CREATION_TOLERANCE, EARLY_CREATION_TOLERANCE
 
 CAPABILITY_CHANGES = "capabilities"
 """The name of their change count."""
@@ -59,8 +61,11 @@ class ObjectStateStore:
     ``state_tables.py`` says which facts a kind has, and in which columns they are.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self, store: Store, find_max_clock_error: Callable[[str], float | None] = lambda _name: None
+    ) -> None:
         self._store = store
+        self._find_max_clock_error = find_max_clock_error
         self._draft_payments = DraftPaymentRows(store)
 
     async def load(self, owner: Tenant, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - the documents' word
@@ -153,13 +158,22 @@ class ObjectStateStore:
         rows = await self._store.fetch(SELECT_SUPERSEDED, owner._asdict())
         return await self._decode_facts_by_id(owner, "alias", rows)
 
-    async def _load_times_of_unseen_batches(self, owner: Tenant, step: LoadFacts) -> dict[str, str]:
-        """Loads when each batch was sent that may exist, by operation id; see ``LoadFacts``."""
+    async def _load_times_of_unseen_batches(
+        self, owner: Tenant, step: LoadFacts
+    ) -> dict[str, tuple[str, str]]:
+        """Loads when each batch was made that may exist, by operation id; see ``LoadFacts``."""
         (batch_id,) = step.ids or (step.id,)
         row = {**owner._asdict(), "object_id": batch_id}
         rows = await self._store.fetch(SELECT_UNSEEN_BATCHES, row)
+        tolerance, error = CREATION_TOLERANCE, self._find_max_clock_error(owner.environment)
+        # Recorded before it is sent: the batch can only be older by a wrong clock or a cut date.
+        if error is not None:
+            tolerance = min(tolerance, EARLY_CREATION_TOLERANCE + timedelta(seconds=error))
         return {
-            row.operation_id: row.recorded_at.isoformat()
+            row.operation_id: (
+                (row.recorded_at - tolerance).isoformat(),
+                (row.recorded_at + CREATION_TOLERANCE).isoformat(),
+            )
             for row in rows
             if step.kind == "may exist" or row.state == states.SENT
         }

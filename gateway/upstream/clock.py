@@ -83,13 +83,15 @@ class EnvironmentSkew:
     ``is_proven``: a refused call was accepted when its timestamp was corrected by ``correction``.
     ``unconfirmed_offset``: the sample of the last accepted call, if it disagrees.
     ``confirmed_date``: the ``Date`` of the last sample that agreed, which all responses of the same
-    second have.
+    second have. ``max_error``: by how many seconds the corrected clock has been wrong at most, as any
+    ``Date`` says, believed or not; None before the first.
     """
 
     correction: float = 0.0
     is_proven: bool = False
     unconfirmed_offset: float | None = None
     confirmed_date: bytes = b""
+    max_error: float | None = None
 
 
 class ServiceClock:
@@ -108,6 +110,10 @@ class ServiceClock:
     def offset(self, environment: str) -> float:
         """Returns the seconds to add to the wall clock in this environment; 0.0 if it is right."""
         return self._skew_by_environment[environment].correction
+
+    def find_max_error(self, environment: str) -> float | None:
+        """Returns by how many seconds earlier times may be wrong; None if that is not known."""
+        return self._skew_by_environment[environment].max_error
 
     def find_skew(self, environment: str) -> EnvironmentSkew:
         """Returns the skew of an environment, which changes when a correction does."""
@@ -129,8 +135,9 @@ class ServiceClock:
         skew = self._skew_by_environment[environment]
         unconfirmed_offset, skew.unconfirmed_offset = skew.unconfirmed_offset, None
         if sample.is_consistent_with_correction(skew.correction):
-            skew.confirmed_date = date
+            skew.confirmed_date, skew.max_error = date, skew.max_error or 0.0
             return
+        skew.max_error = max(skew.max_error or 0.0, abs(sample.offset - skew.correction))
         # The sample contradicts the fact that the service accepted the timestamp: a proxy's date.
         used_offset = skew.correction if stamp_offset is None else stamp_offset
         if not sample.is_timestamp_acceptable(used_offset):
@@ -167,6 +174,7 @@ class ServiceClock:
         skew = self._skew_by_environment[environment]
         old_correction, skew.correction, skew.is_proven = skew.correction, correction, is_proven
         skew.unconfirmed_offset, skew.confirmed_date = None, b""
+        skew.max_error = max(skew.max_error or 0.0, abs(correction - old_correction))
         # Concurrent calls measure slightly different skews: log only real changes.
         if abs(correction - old_correction) > SKEW_TOLERANCE_SECONDS:
             log.warning(
