@@ -26,6 +26,7 @@ from mappings import money
 from mappings.batch_reads import (
     WRONG_STATUS,
     build_entries_from_batch,
+    is_recent,
     load_batch,
     load_batch_again,
     require_no_lost_creation,
@@ -383,15 +384,21 @@ class Add:
     def load_bodies_of_other_adds(self) -> Generator[Step, Any, list[JSON]]:
         """Loads the bodies of other adds: under way, in doubt, or answered without an id.
 
-        Also those of clients' signed requests since the batch was loaded.
+        Also those of clients' signed requests, unless the batch showed them when it was loaded.
         """
         open_changes = yield LoadFacts(SIGNED_CHANGES_KIND, self.batch.id)
         signed_adds = yield LoadFacts(SIGNED_ADDS, self.batch.id)
         facts = yield LoadFacts("batch", self.batch.id)
-        new_names = signed_adds.keys() - self.batch.signed_changes.keys()
         signed_bodies = [
             *filter(None, list_open_signed_changes(open_changes)),
-            *(signed_adds[name] for name in new_names),
+            *(
+                added
+                for name, added in signed_adds.items()
+                # One whose id is known is not taken for another.
+                if name not in self.batch.signed_changes
+                or added.get("id")
+                or is_recent(added.get("changed_at"), self.request.now)
+            ),
         ]
         return [
             *(body for name, body in (facts.get(ADDS) or {}).items() if name != self.name),

@@ -300,8 +300,8 @@ def has_last_changes(
 ) -> bool:
     """Whether the summary shows the changes that were made so recently that it may lack them."""
     is_changed = is_recently_changed(batch, now)
-    is_removed = _is_recent(batch.facts.get("removed_at"), now)
-    recent_adds = [added for added in signed_adds if _is_recent(added.get("changed_at"), now)]
+    is_removed = is_recent(batch.facts.get("removed_at"), now)
+    recent_adds = [added for added in signed_adds if is_recent(added.get("changed_at"), now)]
     if not (is_changed or is_removed or recent_adds):
         return True
     if not batch.has_known_payments:
@@ -321,7 +321,7 @@ def has_last_changes(
 
 def is_recently_changed(batch: Batch, now: datetime) -> bool:
     """Whether legacy requests changed the batch so recently that the summary need not show it."""
-    return _is_recent(batch.facts.get("changed_at") or batch.facts.get("updatedAt"), now)
+    return is_recent(batch.facts.get("changed_at") or batch.facts.get("updatedAt"), now)
 
 
 def list_hidden_entries(batch: Batch, now: datetime) -> Sequence[Entry]:
@@ -400,7 +400,7 @@ def _has_requested_amount(payment: Payment) -> bool:
     )
 
 
-def _is_recent(time: JSON, now: datetime) -> bool:
+def is_recent(time: JSON, now: datetime) -> bool:
     """Whether a change was made so recently that the summary need not show it."""
     # There is no time if the batch was never changed through the gateway.
     return now - parse_instant_or_earliest(time) < MAX_READ_LAG

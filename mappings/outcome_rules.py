@@ -277,14 +277,17 @@ def _is_payment_of_other_add(
 ) -> bool | None:
     """Whether a payment was created by another add than that of ``body``; None if undecidable.
 
-    Several matching adds are told apart by the memo, if the service shows one.
+    Adds whose payment has no known id are told apart by the memo, if the service shows one.
     """
-    if not is_possible_payment(body, shown, currency):
-        return any(is_possible_payment(other, shown, currency) for other in other_bodies)
     memo, answers = shown.get("memo"), set[bool | None]()
+    is_possibly_mine = is_possible_payment(body, shown, currency)
     is_mine = is_shown_value_compatible(body.get("memo"), memo)
     for other_body in other_bodies:
-        if is_possible_payment(other_body, shown, currency):
+        if id_ := other_body.get("id"):
+            answers.add(id_ == shown.get("id"))
+        elif is_possible_payment(other_body, shown, currency) and not is_possibly_mine:
+            answers.add(True)
+        elif is_possible_payment(other_body, shown, currency):
             is_other = is_shown_value_compatible(other_body.get("memo"), memo)
             answers.add(is_other if memo and is_other != is_mine else None)
     if True in answers:
@@ -313,7 +316,7 @@ def build_batch_edit_outcome_rule(
     edit; if only some can be seen, the rule is inconclusive.
     """
 
-    def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
+    def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         if (summary := (yield from fetch_summary_if_exists(upstream_id))) is None:
             return Absent()  # the batch was deleted, and pays nobody
         if find_all_payments(summary) is None:
@@ -333,7 +336,11 @@ def build_batch_edit_outcome_rule(
             and not _has_amount_of_change(body, row, currency)
         ]
         new_rows = _drop_hidden_payments(
-            (row for id_, row in shown_by_id.items() if id_ not in old_by_id),
+            (
+                row
+                for id_, row in shown_by_id.items()
+                if id_ not in old_by_id and id_ not in write.claimed_ids
+            ),
             list_hidden_entries(),
             currency,
         )

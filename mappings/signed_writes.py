@@ -125,10 +125,12 @@ def change_signed_batch(request: Request) -> Flow:
         raise
     target = request.body["method"], request.body["path"]
     call = Call(*target, reconcile=_may_exist, only_while_client_waits=True)
-    yield from call_service_under_lock(call, release)
+    created = yield from call_service_under_lock(call, release)
     for batch_id in registered:
-        # Recorded, so that the check before a start does not report the payment as a stranger's.
-        facts = {name: {**payment, "changed_at": format_timestamp(request.now)}} if payment else {}
+        # Recorded, so that the check before a start does not report the payment as a stranger's, and
+        # that a legacy add in doubt does not take it for its own.
+        changed_at = format_timestamp(request.now)
+        facts = {name: {**payment, **created, "changed_at": changed_at}} if payment else {}
         added = [CompareAndSet(SIGNED_ADDS, batch_id, facts)] if facts else []
         yield CompareAndSet(SIGNED_CHANGES_KIND, batch_id, {name: None}, linked=added)
     return Answer({})

@@ -29,6 +29,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import GatewayUnderTest, open_gateway
+from tests.service_summaries import load_service_summary, show_summary
 from tests.signed_requests import SigningClient, extract_error, send_raw
 from tests.simulator import (
     DEMO_CREDENTIALS,
@@ -939,6 +940,33 @@ async def test_signed_changes_wait_for_a_legacy_addition_in_doubt(
         payment = [*service.require_batch(upstream).payments][-1]
         path = f"/batches/{upstream}/payments/{payment}"
         assert (await send_signed(gateway, "PATCH", path, body)).status == 200
+
+
+@pytest.mark.parametrize("amount", ["7.00", "8.00"])
+async def test_addition_in_doubt_is_not_confused_with_a_signed_one_that_is_shown_late(
+    amount: str, tmp_path: Path
+) -> None:
+    async with open_operated_gateway(tmp_path, inferred=True) as setup:
+        gateway, service = setup.gateway, setup.service
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        (upstream,) = service.find_or_create_tenant().batches
+        summary = await load_service_summary(gateway, service)
+        assert (await add_signed_payment(gateway, upstream, recipient, amount)).status == 200
+        show_summary(service, summary)
+        setup.add_fault("POST", "/v1/batches/*/payments", close="before")
+        path = f"/v1/batches/{batch}/payments"
+        payment = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
+        assert (await gateway.request("POST", path, payment)).status == 500
+        service.faults.clear()
+        await setup.age_sent_writes()
+
+        async def is_added() -> bool:
+            return (await gateway.request("POST", path, payment)).status == 200
+
+        await wait_until_async(is_added, 30)
+        amounts = [str(row.amount) for row in service.require_batch(upstream).payments.values()]
+        assert amounts == ["5.00", amount, "7.00"]
 
 
 SIGNED_BODIES: dict[str, dict[str, Any]] = {

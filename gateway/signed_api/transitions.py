@@ -47,7 +47,7 @@ from mappings.failures import (
     Refused,
     Unknown,
 )
-from mappings.payloads import extract_batch
+from mappings.payloads import extract_batch, extract_payment
 from mappings.signed_writes import CHANGE, START
 
 
@@ -293,9 +293,12 @@ class SignedBatchWrite:
             raise Unknown(f"status {response.status}")
         if not is_executed:
             raise Refused(response.status)
-        # The recorded answer only names a new batch; the client gets the service's own response.
-        is_creation = (call.method, call.path) == ("POST", "/batches")
-        return {"id": _find_batch_id(fields)} if is_creation else {}
+        # The recorded answer only names what was created; the client gets the service's own response.
+        if (call.method, call.path) == ("POST", "/batches"):
+            return {"id": _find_batch_id(fields)}
+        payment_id = extract_payment(fields).get("id")
+        is_addition = call.method == "POST" and call.path.endswith(f"/{_ADD_ACTION}")
+        return {"id": payment_id} if is_addition and isinstance(payment_id, str) else {}
 
     async def _build_response(self, answer: Answer) -> LegacyResponse:
         return LegacyResponse(200, answer.body)

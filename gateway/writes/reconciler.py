@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from functools import partial
+from operator import attrgetter
 from typing import Self
 
 import structlog
@@ -309,6 +310,8 @@ class WriteReconciler:
         rows = await self._journal.operations.list_unfinished_without_requests()
         await self.load_leases_of_operations(rows)
         orphans = [record for record in rows if not self.is_operation_executing(record)]
+        # Those that were tried least come first: others may be ones that can never be read.
+        orphans.sort(key=attrgetter("fence"))
         # Executions that started after the rows were read are open too, but not among them.
         self._forget_closed_operations(
             {record.id for record in rows} | (self._journal.unsaved_executions.keys() - unsaved_ids)
