@@ -45,7 +45,7 @@ from mappings.effects import (
     SubFlow,
     WriteOutcome,
 )
-from mappings.failures import Failure, Invalid
+from mappings.failures import Failure, Invalid, Refused
 from mappings.objects import Facts
 from mappings.payloads import extract_batch
 from mappings.start_checks import require_not_started_elsewhere
@@ -137,12 +137,25 @@ def change_signed_batch(request: Request) -> Flow:
 
 
 def _await_creation(upstream_id: str, batch_id: str) -> SubFlow:
-    """Waits as ``await_creation`` for a batch that is not loaded, and returns the same."""
-    if unseen_times := (yield LoadFacts("may exist", ids=(upstream_id,))):
+    """Waits as ``await_creation`` for a batch that is not loaded, and returns the same.
+
+    Raises the service's 404 of a batch that may exist.
+    """
+    if not (unseen_times := (yield LoadFacts("may exist", ids=(upstream_id,)))):
+        return False
+    refusal = summary = None
+    try:
         summary = yield Call("GET", SUMMARY_PATH.format(id=upstream_id))
-        created_at = extract_batch(summary).get("createdAt")
-        return (yield from await_creation(batch_id, upstream_id, created_at, unseen_times))
-    return False
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        # A batch that was just created is shown late, so it may be of any date.
+        refusal = refused
+    created_at = extract_batch(summary).get("createdAt") if summary else None
+    may_exist = yield from await_creation(batch_id, upstream_id, created_at, unseen_times)
+    if may_exist and refusal is not None:
+        raise refusal
+    return may_exist
 
 
 def _register_change(upstream_id: str, batch_id: str, name: str, payment: JSON) -> SubFlow:

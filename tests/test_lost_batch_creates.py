@@ -211,3 +211,26 @@ async def test_batch_that_seems_older_is_not_started_if_the_clock_may_be_wrong(
         batch.created_at -= timedelta(minutes=2)
         await require_temporary_refusal(setup, interface, f"/batches/{lost_id}/start-processing")
         assert setup.service.batch_starts == []
+
+
+async def test_signed_start_of_a_batch_not_shown_yet_waits_for_a_create_in_doubt(
+    tmp_path: Path,
+) -> None:
+    async with open_operated_gateway(tmp_path, seconds=1, inferred=False) as setup:
+        await lose_batch_create(setup)
+        (lost_id,) = list_batches(setup)
+        error = {"ok": False, "errors": [{"code": "not_found", "message": "no such batch"}]}
+        body, headers = json.dumps(error).encode(), {"Content-Type": "application/json"}
+        setup.add_fault(
+            "GET", "/v1/batch/*/summary", status=404, body=body, headers=headers, times=10_000
+        )
+        await require_temporary_refusal(setup, "signed", f"/batches/{lost_id}/start-processing")
+        # Once it may exist, the service's own answer counts.
+        await setup.age_sent_writes()
+
+        async def is_settled() -> bool:
+            return not (await setup.run_json_command("writes", "unsettled"))["writes"]
+
+        await wait_until_async(is_settled)
+        assert (await send(setup, "signed", f"/batches/{lost_id}/start-processing"))[0] == 404
+        assert setup.service.batch_starts == []
