@@ -10,6 +10,7 @@ The request's id ``batch`` is the batch's first id, under which its state is sto
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from typing import Any
 
@@ -28,7 +29,7 @@ from mappings.batch_locks import (
 )
 from mappings.batch_reads import WRONG_STATUS, await_creation
 from mappings.batch_views import SIGNED_ADDS
-from mappings.current import SUMMARY_PATH
+from mappings.current import ID_PATTERN, SUMMARY_PATH
 from mappings.dates import format_timestamp
 from mappings.effects import (
     JSON,
@@ -141,6 +142,9 @@ def _await_creation(upstream_id: str, batch_id: str) -> SubFlow:
 
     Raises the service's 404 of a batch that may exist.
     """
+    # No creation can have made it: the service says what it thinks of this id.
+    if not re.fullmatch(ID_PATTERN, upstream_id):
+        return False
     if not (unseen_times := (yield LoadFacts("may exist", ids=(upstream_id,)))):
         return False
     refusal = summary = None

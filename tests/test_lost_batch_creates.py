@@ -234,3 +234,10 @@ async def test_signed_start_of_a_batch_not_shown_yet_waits_for_a_create_in_doubt
         await wait_until_async(is_settled)
         assert (await send(setup, "signed", f"/batches/{lost_id}/start-processing"))[0] == 404
         assert setup.service.batch_starts == []
+
+
+async def test_signed_start_of_what_is_no_id_is_answered_by_the_service(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path, seconds=1, inferred=False) as setup:
+        await lose_batch_create(setup, await create_recipient(setup.gateway))
+        status, answer, _ = await send(setup, "signed", "/batches/GB33/start-processing")
+        assert (status, answer["errors"][0]["code"]) == (404, "not_found")

@@ -118,7 +118,7 @@ async def test_legacy_service_answers_if_configured(tmp_path: Path) -> None:
         ] == [("status", "@status", 1)]
         output = (await asyncio.to_thread(_run_report, setup)).stdout
         assert "read_recipient: status at @status, in 1 response\n" in output
-        assert "`cutover import`" in output
+        assert "`payout-gateway cutover import`" in output
         assert "Never compared: " in output
 
 

@@ -77,7 +77,8 @@ def parse_curl(words: Sequence[str], read_data_file: Callable[[str], bytes]) -> 
         options, rest = _build_parser(read_data_file).parse_known_args(_split_command_line(words))
     # Only the option's name, because the message may quote a value.
     except argparse.ArgumentError as error:
-        raise InvalidRequestText(f"{error.argument_name} needs a value") from None
+        option, *_ = str(error.argument_name).split("/")
+        raise InvalidRequestText(f"{option} needs a value") from None
     # Options that the parser does not know are left over too.
     addresses = [word for word in rest if not word.startswith("-")]
     # A request line may be pasted too: `GET /v1/batches`.
