@@ -110,7 +110,8 @@ def is_open_to_signed_adds(facts: Facts) -> bool:
 def is_open_to_signed_changes(facts: Facts) -> bool:
     """Like ``is_open_to_signed_adds``, if no add is in doubt, whose payment a change might name."""
     # One that is under way is among them: clients that add one payment after another hold up nobody.
-    is_any_in_doubt = len(facts.get(ADDS) or ()) > (facts.get("phase") == "editing")
+    count_under_way = 1 if facts.get("phase") == "editing" else 0
+    is_any_in_doubt = len(facts.get(ADDS) or ()) > count_under_way
     return is_open_to_signed_adds(facts) and not is_any_in_doubt
 
 

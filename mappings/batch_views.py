@@ -84,7 +84,8 @@ class Batch:
     as the service shows them, until they are read; None if it does not show them.
     ``computed_status`` is the status by the merchant's balance, set if neither service nor gateway
     knows one. ``has_known_payments`` is False for a batch created elsewhere whose payments the
-    service does not show, and for one that has more payments than are known. ``lock`` are the facts of the batch's lock if this request holds it.
+    service does not show, and for one that has more payments than are known. ``lock`` are the facts
+    of the batch's lock if this request holds it.
     ``signed_changes`` are the changes with a client's own signature, or for an add the payments that
     they have added; loaded before the batch. ``requested_id`` is the id by which the request names the
     batch, empty if it names none.

@@ -285,11 +285,10 @@ def _is_payment_of_other_add(
     for other_body in other_bodies:
         if id_ := other_body.get("id"):
             answers.add(id_ == shown.get("id"))
-        elif is_possible_payment(other_body, shown, currency) and not is_possibly_mine:
-            answers.add(True)
         elif is_possible_payment(other_body, shown, currency):
             is_other = is_shown_value_compatible(other_body.get("memo"), memo)
-            answers.add(is_other if memo and is_other != is_mine else None)
+            has_telling_memo = memo and is_other != is_mine
+            answers.add(not is_possibly_mine or (is_other if has_telling_memo else None))
     if True in answers:
         return True
     return None if None in answers else False
