@@ -8,6 +8,7 @@ import hmac
 import socket
 import struct
 import subprocess
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -110,6 +111,16 @@ async def send_raw(gateway: GatewayUnderTest, data: bytes) -> RawResponse:
     response = await exchange(gateway.running.port, data)
     assert response is not None, "closed without an answer"
     return response
+
+
+async def send_signed(
+    gateway: GatewayUnderTest, method: str, path: str, body: bytes = b""
+) -> RawResponse:
+    """Sends a request signed with the demo credentials, at the current time."""
+    headers = ["Content-Type: application/json"] if body else []
+    stamp = int(time.time())
+    request = SigningClient().build_request(method, f"/v1{path}", body, *headers, stamp=stamp)
+    return await send_raw(gateway, request)
 
 
 def extract_error(response: RawResponse) -> tuple[int, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from time import time
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.service_summaries import load_service_summary, show_summary
-from tests.signed_requests import SigningClient, send_raw
+from tests.signed_requests import send_signed
 from tests.simulator import Fault, Service
 
 NOT_FOUND = b'{"ok":false,"errors":[{"code":"not_found","message":"Object not found."}]}'
@@ -32,9 +31,7 @@ async def test_batch_just_created_and_deleted_elsewhere_is_not_found(tmp_path: P
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         batch = await create_batch(gateway, await create_recipient(gateway), "10.00")
         (upstream,) = service.find_or_create_tenant().batches
-        target = f"/v1/batches/{upstream}"
-        request = SigningClient().build_request("DELETE", target, stamp=int(time()))
-        assert (await send_raw(gateway, request)).status == 200
+        assert (await send_signed(gateway, "DELETE", f"/batches/{upstream}")).status == 200
         response = await gateway.request("GET", f"/v1/batches/{batch}")
         assert (response.status, response.body["errors"][0]["code"]) == (404, "not_found")
 

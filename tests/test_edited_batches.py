@@ -20,7 +20,7 @@ from tests.payouts import (
 )
 from tests.running_gateway import GatewayUnderTest
 from tests.service_summaries import load_service_summary, show_summary
-from tests.signed_requests import SigningClient, send_raw
+from tests.signed_requests import SigningClient, send_raw, send_signed
 from tests.simulator import Fault, Service, ServiceOptions
 from tests.state import record_statements
 
@@ -269,14 +269,8 @@ async def send_signed_add(gateway: GatewayUnderTest, service: Service, amount: s
     tenant = service.find_or_create_tenant()
     ((batch,), (*_, recipient)) = tenant.batches, tenant.recipients
     body = {"recipient": {"id": recipient}, "amount": amount, "currency": "USD"}
-    request = SigningClient().build_request(
-        "POST",
-        f"/v1/batches/{batch}/payments",
-        json.dumps(body).encode(),
-        "Content-Type: application/json",
-        stamp=int(time()),
-    )
-    assert (await send_raw(gateway, request)).status == 200
+    path, data = f"/batches/{batch}/payments", json.dumps(body).encode()
+    assert (await send_signed(gateway, "POST", path, data)).status == 200
 
 
 @pytest.mark.parametrize("kind", ["created", "created beside a signed one", "added"])

@@ -26,7 +26,7 @@ from tests.payouts import (
     load_payment_ids,
     request_successfully,
 )
-from tests.signed_requests import SigningClient, send_raw
+from tests.signed_requests import SigningClient, send_signed
 
 CLIENT = SigningClient()
 JSON_HEADER = "Content-Type: application/json"
@@ -48,8 +48,7 @@ async def send(
         response = await setup.gateway.request("POST", f"/v1{path}", body)
         return response.status, response.body, "Retry-After" in response.headers
     data = b"" if body is None else json.dumps(body).encode()
-    request = CLIENT.build_request("POST", f"/v1{path}", data, JSON_HEADER, stamp=int(time.time()))
-    raw = await send_raw(setup.gateway, request)
+    raw = await send_signed(setup.gateway, "POST", path, data)
     return raw.status, raw.parse_json, "retry-after" in raw.headers
 
 

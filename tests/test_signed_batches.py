@@ -30,7 +30,7 @@ from tests.payouts import (
 )
 from tests.running_gateway import GatewayUnderTest, open_gateway
 from tests.service_summaries import load_service_summary, show_summary
-from tests.signed_requests import SigningClient, extract_error, send_raw
+from tests.signed_requests import SigningClient, extract_error, send_raw, send_signed
 from tests.simulator import (
     DEMO_CREDENTIALS,
     Fault,
@@ -53,14 +53,6 @@ WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS = pytest.mark.parametrize(
 
 def build_service(*, inferred: bool) -> Service:
     return Service(seed=1, options=ServiceOptions(inferred=inferred, processing_seconds=60))
-
-
-async def send_signed(
-    gateway: GatewayUnderTest, method: str, path: str, body: bytes = b""
-) -> RawResponse:
-    headers = ["Content-Type: application/json"] if body else []
-    data = CLIENT.build_request(method, f"/v1{path}", body, *headers, stamp=int(time.time()))
-    return await send_raw(gateway, data)
 
 
 async def start_signed(gateway: GatewayUnderTest, upstream: str) -> RawResponse:
