@@ -153,6 +153,10 @@ class Deliveries:
         # The event loop reports the end of a connection one iteration after it has read the reset.
         for _ in range(2):
             await asyncio.sleep(0)
+        # Each sent response looks for its acknowledgement at intervals only, so it may have come.
+        for id_, (is_acknowledged, _) in self._checks.items():
+            if is_acknowledged():
+                self.delivered_ids[id_] = None
         if self.reset_ids or self.delivered_ids:
             await self.save_deliveries_and_resets()
 

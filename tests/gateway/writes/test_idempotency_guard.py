@@ -258,6 +258,26 @@ async def test_finished_operation_keeps_only_its_answer_until_delivery(
     assert delivered_operation.state == ANSWERED
 
 
+async def test_report_has_acknowledgements_that_only_the_kernel_knows(
+    harness: IdempotencyHarness,
+) -> None:
+    """Another process waits for this report, and then takes an undelivered response for a retry."""
+    _, operation = await harness.send_request(is_delivered=False)
+    assert operation is not None
+    deliveries = harness.guard.deliveries
+    deliveries.watch(operation, lambda: False)
+    await deliveries.save_reports_so_far()
+    assert await _find_state(harness, operation) == DONE
+    deliveries.watch(operation, lambda: True)
+    await deliveries.save_reports_so_far()
+    assert await _find_state(harness, operation) == ANSWERED
+
+
+async def _find_state(harness: IdempotencyHarness, operation: OperationRecord) -> str | None:
+    stored_operation = await harness.operation_repository.find_operation(operation.id)
+    return stored_operation and stored_operation.state
+
+
 class FailingEndRepository(OperationRepository):
     """Fails once to save that an operation is done."""
 
