@@ -30,7 +30,7 @@ from tests.payouts import (
 )
 from tests.running_gateway import GatewayUnderTest, open_gateway
 from tests.service_summaries import load_service_summary, show_summary
-from tests.signed_requests import SigningClient, extract_error, send_raw, send_signed
+from tests.signed_requests import INTERNAL, SigningClient, extract_error, send_raw, send_signed
 from tests.simulator import (
     DEMO_CREDENTIALS,
     Fault,
@@ -541,6 +541,30 @@ async def test_signed_start_waits_for_a_legacy_start_that_may_be_refused(tmp_pat
         await wait_until(lambda: not simulator.service.faults)  # it has arrived
         assert (await start_signed(gateway, upstream)).status == 200
         assert (await legacy_start).status == 406
+
+
+async def test_signed_write_that_waited_past_its_timestamp_is_to_be_signed_again(
+    tmp_path: Path,
+) -> None:
+    """Not the service's 401, which says that the credentials are wrong."""
+    async with open_gateway_and_service(tmp_path, build_service(inferred=True)) as (
+        gateway,
+        simulator,
+    ):
+        recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
+        simulator.service.faults.append(
+            Fault("PATCH", f"/v1/batches/{upstream}/payments/*", delay=2.5)
+        )
+        pending_edit = asyncio.ensure_future(edit_payment(gateway, batch))
+        await wait_until(lambda: not simulator.service.faults)  # it has arrived
+        target, body = f"/v1/batches/{upstream}/payments", build_add_body(recipient, "7.00")
+        data = CLIENT.build_request("POST", target, body, stamp=int(time.time()) - 29)
+        response = await send_raw(gateway, data)
+        assert extract_error(response) == INTERNAL
+        assert response.headers["retry-after"] == "1"
+        assert (await pending_edit).status == 200
+        assert simulator.service.list_requests("POST", target) == []
+        assert (await add_signed_payment(gateway, upstream, recipient, "7.00")).status == 200
 
 
 async def test_signed_start_waiting_for_a_connection_is_not_sent_for_a_disconnected_client(

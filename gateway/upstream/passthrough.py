@@ -11,6 +11,7 @@ gateway sets itself.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
@@ -25,7 +26,7 @@ from gateway.http.request_paths import is_forwardable
 from gateway.http.responses import encode_header_fields
 from gateway.upstream.circuit_breaker import CircuitBreakers, Outcome
 from gateway.upstream.client import MAX_ANSWER_BYTES, MAX_UNUSABLE_CONNECTIONS
-from gateway.upstream.clock import ServiceClock, measure_skew
+from gateway.upstream.clock import MAX_STAMP_AGE_SECONDS, ServiceClock, measure_skew
 from gateway.upstream.http_connection import (
     BODILESS_STATUSES,
     Deadline,
@@ -36,13 +37,18 @@ from gateway.upstream.http_connection import (
     decode_header_lines,
 )
 from gateway.upstream.transport import Origin, create_origins
-from mappings.failures import Unknown, Unreachable
+from mappings.failures import Halted, Problem, Unknown, Unreachable
 
 _METHODS_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 """Methods that need no length without a body (RFC 9110, section 8.6)."""
 
 MAX_PEEKED_BYTES = 64 * 1024
 """Largest body that is read before any of it is passed on, to see what it proves."""
+
+STAMP_EXPIRED = Problem(
+    "internal_server_error",
+    "The request waited until its timestamp was too old; nothing was done. Sign it again.",
+)
 
 UNWRITABLE_RESPONSE = "a response with a control character in a header"
 
@@ -104,8 +110,15 @@ class _Attempt(Deadline):
 
     has_left: bool = False
     """Whether a byte of the request may have reached the service."""
+    stamp_expires_at: float = math.inf
+    """When the service no longer accepts the client's timestamp, by the monotonic clock."""
     sent_at: float = 0.0
     outcome: Outcome = "nothing"
+
+    def check_stamp_accepted(self) -> None:
+        """Raises Halted if the service would answer that the client's credentials are wrong."""
+        if self.sent_at > self.stamp_expires_at:
+            raise Halted(STAMP_EXPIRED, retry_after=1)
 
 
 class PassthroughResponse:
@@ -217,8 +230,12 @@ class PassthroughClient:
         origin = self.origins.get(request.environment)
         if origin is None:
             raise Unreachable(f"no address for {request.environment} is configured")
-        seconds = self._timeout_seconds
-        attempt = _Attempt(seconds, time.monotonic() + seconds, 0)
+        seconds, started_at = self._timeout_seconds, time.monotonic()
+        attempt = _Attempt(seconds, started_at + seconds, 0)
+        if self._clock is not None and request.stamp is not None:
+            age = self._clock.wall() + self._clock.offset(request.environment) - request.stamp
+            # A timestamp has whole seconds, and services may round the age too.
+            attempt.stamp_expires_at = started_at + MAX_STAMP_AGE_SECONDS + 1 - age
         breaker = self._breakers[request.environment]
         is_probe = breaker.start_call()
         try:
@@ -300,6 +317,7 @@ async def _exchange(
                 while fence is not None and not fence.is_fence_recent:
                     await fence.verify_fence()
                     attempt.sent_at = time.monotonic()
+                attempt.check_stamp_accepted()
                 connection.check_usable()
                 attempt.has_left = True
                 response = connection.start_streamed_exchange(request.method, data, attempt)
