@@ -156,7 +156,7 @@ def build_finished_change_facts(facts: Facts, phase: str) -> dict[str, JSON]:
     return {"phase": phase, "since": None, "version": (facts.get("version") or 0) + 1}
 
 
-def _identify_lock(request: Request) -> str:
+def identify_lock(request: Request) -> str:
     """Returns the value by which a lock is known to be the request's, even with a coarse clock."""
     return f"{request.now.isoformat()} {request.seed}"
 
@@ -261,7 +261,7 @@ def _load_batch_under_lock(
     def build_lock_facts(facts: Facts) -> dict[str, JSON]:
         # A batch created elsewhere has no facts if a start of it was refused meanwhile.
         external_facts = {} if facts else build_external_batch_facts(batch_id)
-        return {**external_facts, "phase": "editing", "since": _identify_lock(request)}
+        return {**external_facts, "phase": "editing", "since": identify_lock(request)}
 
     def build_lock(facts: Facts) -> CompareAndSet:
         if facts.get("phase") == "deleted":
@@ -314,7 +314,7 @@ def acquire_batch_lock(
         return batch
     if not is_unlocked(batch.facts):
         raise Conflict("batch")
-    lock = {"phase": phase, "since": _identify_lock(request)}
+    lock = {"phase": phase, "since": identify_lock(request)}
     facts = {**facts, **lock}
     if not batch.facts:
         shown = {name: batch.service_fields.get(name) for name in ("description", "createdAt")}
@@ -412,7 +412,7 @@ class Add:
         """The change that unlocks the batch for other adds while this one is in doubt."""
         facts = build_finished_change_facts(self.batch.facts, "sent")
         # This is conditional: if another request has acquired the lock, it must keep it.
-        own_lock = {"phase": "editing", "since": _identify_lock(self.request)}
+        own_lock = {"phase": "editing", "since": identify_lock(self.request)}
         return CompareAndSet("batch", self.batch.id, facts, expected=own_lock)
 
 
@@ -451,7 +451,7 @@ def finish_add(add: Add, entry: Entry | None = None) -> SubFlow:
     new_facts = build_finished_change_facts(facts, "sent") | {ADDS: adds if is_any_open else None}
     if entry is None:
         # No other request has had the lock, so their loaded batch is current: they need no conflict.
-        if facts.get("since") == _identify_lock(add.request):
+        if facts.get("since") == identify_lock(add.request):
             del new_facts["version"]
         yield CompareAndSet("batch", add.batch.id, new_facts)
         return
@@ -470,7 +470,7 @@ def finish_add(add: Add, entry: Entry | None = None) -> SubFlow:
 
 def _relock_batch_and_load_facts(add: Add) -> SubFlow:
     """Returns the batch's facts and entries; locks it again if it was unlocked during the doubt."""
-    id_, since = add.batch.id, _identify_lock(add.request)
+    id_, since = add.batch.id, identify_lock(add.request)
     facts = yield LoadFacts("batch", id_)
     if facts.get("since") == since:
         return facts, build_entries_from_batch(add.batch, add.request.now)

@@ -18,11 +18,13 @@ from mappings import money, outcome_rules
 from mappings.batch_bodies import SentPayment, apply_payment_changes, build_batch_body
 from mappings.batch_locks import (
     ADDS,
+    SIGNED_CHANGES_KIND,
     acquire_batch_lock,
     build_finished_change_facts,
     build_no_new_signed_change_guards,
     build_unchanged_batch_condition,
     call_service_under_batch_lock,
+    identify_lock,
     is_batch_unlocked,
 )
 from mappings.batch_reads import (
@@ -374,6 +376,26 @@ def build_stale_lock_release(
     return CompareAndSet(
         "batch", batch_id, new_facts, expected=build_unchanged_batch_condition(facts), linked=also
     )
+
+
+def build_unsent_change_release(
+    request: Request, batch_id: str, facts: Mapping[str, JSON], signed_changes: Mapping[str, JSON]
+) -> CompareAndSet | None:
+    """Builds the record that ends a request's change of a batch of which nothing was sent.
+
+    None if the request has neither the batch's lock nor an open signed change.
+    """
+    if request.seed in signed_changes:
+        return CompareAndSet(SIGNED_CHANGES_KIND, batch_id, {request.seed: None})
+    # The lock of a signed start has no seed.
+    if facts.get("since") not in (identify_lock(request), request.now.isoformat()):
+        return None
+    finished_facts = build_finished_change_facts(
+        facts, "sent" if facts.get("upstream") else "draft"
+    )
+    adds = {name: body for name, body in (facts.get(ADDS) or {}).items() if name != request.seed}
+    is_unchanged = build_unchanged_batch_condition(facts)
+    return CompareAndSet("batch", batch_id, finished_facts | {ADDS: adds or None}, is_unchanged)
 
 
 def _build_batch_id_redirect(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from sqlalchemy import bindparam, select, text, update
 
@@ -18,15 +20,17 @@ from gateway.storage.key_file import read_key_file
 from gateway.storage.state_tables import STATE_TABLES
 from gateway.storage.store import utc_now
 from gateway.storage.tables import UTCDateTime, operations, upstream_writes
+from gateway.writes import step_records
 from gateway.writes.states import IN_DOUBT, RUNNING, SENT
 from tests.gateway.storage.conftest import open_store_at_revision
+from tests.gateway_processes import open_forker, request_gateway
 from tests.operator_commands import (
     AdjustableClock,
     disable_immediate_read,
     run_command,
     wait_until_async,
 )
-from tests.payouts import create_batch, create_recipient
+from tests.payouts import create_batch, create_recipient, load_payment_ids, request_successfully
 from tests.running_gateway import (
     KEY,
     GatewayUnderTest,
@@ -42,7 +46,14 @@ from tests.simulator import (
     Simulator,
     start_simulator,
 )
-from tests.state import TENANT, execute, load_objects, load_writes, open_state
+from tests.state import (
+    TENANT,
+    count_operations_by_state,
+    execute,
+    load_objects,
+    load_writes,
+    open_state,
+)
 from tests.test_signed_batches import start_signed
 
 INSERTION = text(
@@ -170,5 +181,66 @@ async def test_writes_in_doubt_end_as_without_an_upgrade(
         assert len(service.find_or_create_tenant().batches) == (3 if is_executed else 2)
         batches = (await load_objects(settings, ["batch"]))["batch"]
         assert [facts for facts in batches.values() if "since" in facts] == [], "a lock remains"
+    finally:
+        await simulator.stop()
+
+
+@pytest.mark.parametrize("is_draft", [False, True], ids=["not changed", "changed"])
+async def test_batch_is_not_locked_by_an_edit_that_the_new_version_cannot_continue(
+    *, is_draft: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before the edit had changed anything, or after: then its payment is not added again."""
+    service = Service(options=ServiceOptions(inferred=False), seed=1)
+    simulator = await start_simulator(service=service)
+    settings = build_settings(tmp_path, simulator.url)
+    try:
+        async with open_gateway(tmp_path, simulator.url) as gateway:
+            recipient = await create_recipient(gateway)
+            edited_batch = await create_batch(gateway, recipient, "5.00")
+            (payment,) = await load_payment_ids(gateway, edited_batch)
+            edit = {"update_payments": [{"id": payment, "sourceAmount": "6.00"}]}
+            await request_successfully(gateway, "PATCH", f"/batches/{edited_batch}", edit)
+            batch = edited_batch if is_draft else await create_batch(gateway, recipient, "6.00")
+        added = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
+        method, path, body = (
+            ("POST", f"/v1/batches/{batch}/payments", added)
+            if is_draft
+            else ("PATCH", f"/v1/batches/{batch}", {"payments": [added]})
+        )
+        batches_before = (await load_objects(settings, ["batch"]))["batch"]
+
+        async def is_under_way() -> bool:
+            batches = (await load_objects(settings, ["batch"]))["batch"]
+            (changed,) = [
+                each for each in batches.values() if each not in batches_before.values()
+            ] or [{}]
+            return changed.get("phase") == ("draft" if is_draft else "editing")
+
+        async with open_forker() as forker, aiohttp.ClientSession() as session:
+            process = await forker.start(settings, tmp_path)
+            service.faults.append(Fault("GET", "/v1/recipients/*", delay=1, times=9))
+            request = asyncio.create_task(
+                request_gateway(session, process, method, path, json=body)
+            )
+            await wait_until_async(is_under_way)
+            await process.stop()
+            assert await request is None
+        service.faults.clear()
+        fingerprint_step = step_records.fingerprint_step
+        monkeypatch.setattr(
+            step_records, "fingerprint_step", lambda step: f"changed {fingerprint_step(step)}"
+        )
+        async with open_gateway(tmp_path, simulator.url) as gateway:
+
+            async def is_closed() -> bool:
+                return not (await count_operations_by_state(settings)).keys() & {IN_DOUBT, RUNNING}
+
+            await wait_until_async(is_closed)
+            retry_response = await gateway.request(method, path, body)
+            assert retry_response.status == (500 if is_draft else 200), retry_response.text
+            answer = await request_successfully(
+                gateway, "POST", f"/batches/{batch}/start-processing"
+            )
+            assert (answer["batch"]["amount"], answer["batch"]["totalPayments"]) == ("13.00", 2)
     finally:
         await simulator.stop()

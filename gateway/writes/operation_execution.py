@@ -364,7 +364,12 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
                 column_values=changes, drops_payload=drops, new_aliases=self.new_aliases
             )
 
-    async def close(self, state: str = states.ANSWERED, answer: StoredText | None = None) -> None:
+    async def close(
+        self,
+        state: str = states.ANSWERED,
+        answer: StoredText | None = None,
+        object_changes: Sequence[CompareAndSet] = (),
+    ) -> None:
         """Closes the operation in an end state, and deletes its stored request."""
         if self.is_saved:
             self.journal.record_end(self.operation_record)
@@ -374,6 +379,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
                 changes["idempotency"] = None
             await self._save_checkpoint(
                 column_values=changes,
+                object_changes=object_changes,
                 drops_payload=True,
                 deletes_routing_marks=self.operation_record.is_forwarded
                 and not self._may_have_executed_write,

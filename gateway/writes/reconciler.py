@@ -34,8 +34,11 @@ from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.states import ANSWERED, DONE, IN_DOUBT, RUNNING, UNDONE
+from gateway.writes.step_records import FLOW_CHANGED_REASON
 from gateway.writes.write_request import Caller
 from mappings import FORWARDED, OPERATIONS, SIGNED, UNLISTED
+from mappings.batch_locks import SIGNED_CHANGES_KIND
+from mappings.drafts import build_unsent_change_release
 from mappings.effects import Operation
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Failure, Halted, Unknown
@@ -220,6 +223,9 @@ class WriteReconciler:
             caller = await self._build_caller(record, execution)
             answer = await self._executor.execute(flow, caller, (), execution)
         except Unknown as unknown:
+            if str(unknown) == FLOW_CHANGED_REASON and not execution.writes:
+                await self._close_unsent_operation(execution)
+                return True
             await execution.leave_in_doubt(str(unknown))
             return False
         except Failure as failure:
@@ -252,6 +258,28 @@ class WriteReconciler:
                 )
             self._log_resolved(record, "succeeded")
         return True
+
+    async def _close_unsent_operation(self, execution: OperationExecution) -> None:
+        """Closes an operation that this version cannot replay and that has sent nothing.
+
+        Nobody could decide anything about it, and its batch would stay locked.
+        """
+        record, object_state = execution.operation_record, self._journal.object_state
+        releases, saved = [], await self._journal.operations.find_operation(record.id)
+        for id_ in saved.object_ids if saved else ():
+            redirect = await object_state.load(record.tenant, "alias", id_)
+            batch_id = redirect.get("id") or id_
+            facts = await object_state.load(record.tenant, "batch", batch_id)
+            signed_changes = await object_state.load(record.tenant, SIGNED_CHANGES_KIND, batch_id)
+            releases.append(
+                build_unsent_change_release(execution.request, batch_id, facts, signed_changes)
+            )
+        # Without a lock, what it changed in the gateway is complete: a draft, or nothing.
+        has_changed = any(outcome is None for _, outcome in execution.recorded_steps)
+        is_complete = has_changed and not any(releases)
+        # The answer to the change of a draft is lost, and a retry would add its payments again.
+        await execution.close(DONE if is_complete else UNDONE, None, [*filter(None, releases)])
+        self._log_resolved(record, "succeeded" if is_complete else "not_executed")
 
     async def _build_caller(self, record: OperationRecord, execution: OperationExecution) -> Caller:
         credentials = await load_credentials(self._store, record.tenant)
