@@ -45,6 +45,7 @@ from mappings.ids import derive_deterministic_id
 from mappings.lazy_sequences import chain_rows, filter_rows, map_rows
 from mappings.matching import Entry, Payment, extract_recipient_id
 from mappings.objects import AMOUNT_FIELDS, RATE_FIELDS
+from mappings.outcome_matching import ShownPayments
 from mappings.payloads import extract_batch
 from mappings.payment_recipients import add_recipient_details, add_recipients_of_draft_payments
 
@@ -178,13 +179,15 @@ def _edit_without_service(batch: Batch, request: Request, edit: Edit, now: str) 
         facts |= {"description_was": service_text, "updatedAt": now}
         yield CompareAndSet("batch", batch.id, facts)
         return
-    yield from _require_up_to_date_summary(batch, request)
+    signed_adds = yield from _require_up_to_date_summary(batch, request)
     if batch.currency is None:
         # Such a draft could never be submitted.
         raise Invalid(CURRENCY_UNKNOWN)
     edit = yield from _add_recipients(edit)
     # Stored now, because a later edit loads, and stores, only the payments that it names.
-    entries_before = yield from add_recipient_details(_build_draft_entries(batch, request))
+    entries_before = yield from add_recipient_details(
+        _build_draft_entries(batch, request, signed_adds)
+    )
     entries = edit.apply_to_entries(entries_before, now)
     yield from _save_draft(batch, request, entries, edit, batch.upstream_id)
 
@@ -198,17 +201,18 @@ def _add_recipients(edit: Edit) -> SubFlow:
 def _require_up_to_date_summary(batch: Batch, request: Request) -> SubFlow:
     """Raises if the batch is started, or a draft made of its summary may lack changes.
 
-    A service may show a change later than it confirms it.
+    Returns the payments that signed requests have added. A service may show a change later than it confirms it.
     """
     require_not_started(batch)
-    signed_adds = yield LoadFacts(SIGNED_ADDS, batch.id)
+    signed_adds = [*(yield LoadFacts(SIGNED_ADDS, batch.id)).values()]
     # A draft is submitted as new payments, each of which needs the id of its recipient.
     if not all(map(extract_recipient_id, batch.payments)):
         raise Invalid(PAYEE_UNKNOWN)
-    if not has_last_changes(batch, [*signed_adds.values()], request.now):
+    if not has_last_changes(batch, signed_adds, request.now):
         raise build_read_lag_failure()
     if not batch.has_known_payments:
         raise Invalid(PAYEE_UNKNOWN)
+    return signed_adds
 
 
 def require_not_started(batch: Batch) -> None:
@@ -304,7 +308,9 @@ def _save_draft(
     )
 
 
-def _build_draft_entries(batch: Batch, request: Request) -> Sequence[Entry]:
+def _build_draft_entries(
+    batch: Batch, request: Request, signed_adds: Sequence[Mapping[str, JSON]]
+) -> Sequence[Entry]:
     """Builds the entries of a new draft.
 
     The gateway generates an id if the service shows none, or one of an earlier payment.
@@ -312,7 +318,13 @@ def _build_draft_entries(batch: Batch, request: Request) -> Sequence[Entry]:
     it, because to its client the batch is the same, and an edit changes only the payments that it
     names. ``apply_payment_changes`` drops what an edit makes wrong.
     """
-    entries = map_rows(build_payment_entry, batch.payments)
+    target_ids = _list_ids_with_signed_target_amount(batch, signed_adds)
+
+    def build_entry(payment: Payment) -> Entry:
+        is_target = payment["id"] in target_ids
+        return build_payment_entry({**payment, "asked_side": "target"} if is_target else payment)
+
+    entries = map_rows(build_entry, batch.payments)
     seen_ids, nameless_positions = set[JSON](), set[int]()
     for position, entry in enumerate(entries):
         if not entry.get("id") or entry["id"] in seen_ids:
@@ -328,6 +340,20 @@ def _build_draft_entries(batch: Batch, request: Request) -> Sequence[Entry]:
         return entry
 
     return map_rows(add_id_and_shown_fields, entries, batch.payments, range(len(entries)))
+
+
+def _list_ids_with_signed_target_amount(
+    batch: Batch, signed_adds: Sequence[Mapping[str, JSON]]
+) -> frozenset[JSON]:
+    """Lists the payments of which signed requests have fixed the amount that the recipient gets."""
+    others = (payment for payment in batch.payments if payment["asked_side"] is None)
+    shown_payments = ShownPayments(others if signed_adds else (), batch.currency)
+    rows = [
+        shown_payments.take_added(added)
+        for added in signed_adds
+        if added.get("targetAmount") or added.get("currency") not in (None, batch.currency)
+    ]
+    return frozenset(row["id"] for row in rows if row and row["id"])
 
 
 def _select_shown_fields(payment: Payment, entry: Entry) -> dict[str, JSON]:

@@ -243,13 +243,13 @@ class ShownPayments:
     def remaining(self) -> list[Payment]:
         return [row for row in self._rows if id(row) not in self._taken]
 
-    def take(self, payment: JSONObject, is_match: PaymentTest) -> bool:
-        """Takes a payment that matches a sent one; returns whether one was left."""
+    def take(self, payment: JSONObject, is_match: PaymentTest) -> Payment | None:
+        """Takes a payment that matches a sent one; None if none was left."""
         row = self.find(payment, is_match)
         self._taken.add(id(row))
-        return row is not None
+        return row
 
-    def take_added(self, body: JSONObject) -> bool:
+    def take_added(self, body: JSONObject) -> Payment | None:
         """Takes a payment that a signed request added, which may omit the batch's currency."""
         return self.take({"currency": self._currency, **body}, is_same_payment)
 

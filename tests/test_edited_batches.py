@@ -264,11 +264,13 @@ async def test_an_edit_changes_nothing_that_payments_show_except_the_edited_term
         ]
 
 
-async def send_signed_add(gateway: GatewayUnderTest, service: Service, amount: str) -> None:
+async def send_signed_add(
+    gateway: GatewayUnderTest, service: Service, amount: str, currency: str = "USD"
+) -> None:
     """Adds a payment to the service's only batch, for its newest recipient."""
     tenant = service.find_or_create_tenant()
     ((batch,), (*_, recipient)) = tenant.batches, tenant.recipients
-    body = {"recipient": {"id": recipient}, "amount": amount, "currency": "USD"}
+    body = {"recipient": {"id": recipient}, "amount": amount, "currency": currency}
     path, data = f"/batches/{batch}/payments", json.dumps(body).encode()
     assert (await send_signed(gateway, "POST", path, data)).status == 200
 
@@ -478,6 +480,28 @@ async def test_edit_loses_no_signed_addition_that_the_summary_does_not_show_yet(
         (start,) = service.batch_starts
         payments = service.require_batch(start.batch_id).payments.values()
         assert sorted(str(payment.amount) for payment in payments) == ["11.00", "20.00"]
+
+
+async def test_edit_keeps_the_currency_in_which_a_signed_request_has_added_a_payment(
+    tmp_path: Path,
+) -> None:
+    """The service also shows its amount in the batch's currency, by the rate of that moment."""
+    service = Service(seed=1, options=ServiceOptions(inferred=False))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "10.00")
+        (payment,) = await load_payment_ids(gateway, batch)
+        await send_signed_add(gateway, service, "20.00", "EUR")
+        await send_signed_add(gateway, service, "30.00")
+        path = f"/batches/{batch}/payments/{payment}"
+        await request_successfully(gateway, "PATCH", path, {"sourceAmount": "11.00"})
+        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
+        (start,) = service.batch_starts
+        payments = service.require_batch(start.batch_id).payments.values()
+        assert sorted((str(payment.amount), payment.currency) for payment in payments) == [
+            ("11.00", "USD"),
+            ("20.00", "EUR"),
+            ("30.00", "USD"),
+        ]
 
 
 async def test_start_is_not_refused_for_good_while_the_only_payment_is_not_shown_yet(
