@@ -12,8 +12,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from sqlalchemy import select
 
 from gateway.server.app import run_gateway
+from gateway.storage import open_store
+from gateway.storage.tables import upstream_writes
 from gateway.upstream.clock import ServiceClock
 from tests.journal_check import check_journal
 from tests.recording_service import RecordingService, open_recording_service
@@ -181,6 +184,22 @@ async def test_clock_that_is_set_a_day_ahead_makes_no_write_in_doubt_old(tmp_pat
         response = await setup.gateway.request("POST", "/v1/recipients", build_person("late"))
         assert (response.status, response.headers.get("Idempotent-Replayed")) == (200, "true")
         assert setup.count_created("late") == 1
+
+
+async def test_write_that_is_signed_again_is_recorded_with_its_last_timestamp(
+    tmp_path: Path,
+) -> None:
+    """After a restart, its object would otherwise seem older than the write."""
+    async with open_gateway_with_clocks(tmp_path) as setup:
+        setup.wall_clock.offset_seconds = 900
+        # The first one is refused because of its timestamp.
+        setup.recorder.add_fault("reset", "POST", "/v1/recipients", text="ahead", skip_count=1)
+        setup.recorder.add_fault("reset before", "GET", times=5)
+        response = await setup.gateway.request("POST", "/v1/recipients", build_person("ahead"))
+        assert (response.status, setup.count_created("ahead")) == (500, 1), response.text
+        async with open_store(setup.gateway.settings.state) as store:
+            (write,) = await store.fetch(select(upstream_writes.c.recorded_at))
+        assert abs(write.recorded_at.timestamp() - time.time()) < 60
 
 
 async def test_clock_that_was_set_back_before_a_restart_makes_no_retry(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ class UnrecordedWriteFence:
     check: Callable[[], Awaitable[None]]
     is_fence_recent: bool = False
 
-    async def verify_fence(self) -> None:
+    async def verify_fence(self, stamped_at: float | None = None) -> None:  # noqa: ARG002 - as in Fence
         await self.check()
         self.is_fence_recent = True
 

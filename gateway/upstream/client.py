@@ -298,7 +298,7 @@ class UpstreamClient:
             is_doubtful = call.has_other_correction
             while True:
                 if fence is not None and (is_doubtful or not fence.is_fence_recent):
-                    await fence.verify_fence()
+                    await fence.verify_fence(self.clock.wall() + call.correction)
                     is_doubtful = False
                 if len(body) <= LARGE_BODY_BYTES:
                     head = self._encode_signed_head(call)

@@ -40,8 +40,11 @@ class Fence(Protocol):
     def is_fence_recent(self) -> bool:
         """Whether ownership was confirmed so recently that no other process can have taken it."""
 
-    async def verify_fence(self) -> None:
-        """Confirms ownership; raises if another process owns the write."""
+    async def verify_fence(self, stamped_at: float | None = None) -> None:
+        """Confirms ownership; raises if another process owns the write.
+
+        ``stamped_at`` is the Unix time with which the write is signed now, if the gateway signs it.
+        """
 
 
 MAX_HEAD_BYTES = 256 * 1024

@@ -68,10 +68,10 @@ class StartFence:
     def is_fence_recent(self) -> bool:
         return self.execution.is_fence_recent and self._can_be_sent
 
-    async def verify_fence(self) -> None:
+    async def verify_fence(self, stamped_at: float | None = None) -> None:
         if not self._can_be_sent:
             raise Unreachable("not sent: the client no longer waits for the response")
-        await self.execution.verify_fence()
+        await self.execution.verify_fence(stamped_at)
 
 
 def _build_fence(call: Call, caller: Caller) -> Fence | None:

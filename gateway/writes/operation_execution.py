@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -193,15 +193,11 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
 
     async def save_write(self, call: Call, stamped_at: datetime | None = None) -> None:
         """Saves a write before it is sent; a client's ``stamped_at`` may be ahead of our clock."""
-        digest = self.journal.digest_call
+        journal, record = self.journal, self.operation_record
+        digest, environment = journal.digest_call, record.tenant.environment
         call_digest = await run_in_thread(digest, call) if self.is_long else digest(call)
-        record = self.operation_record
         # A forwarded write has no timestamp that the service might still accept.
-        now = (
-            self.journal.clock()
-            if record.is_forwarded
-            else self.journal.service_time(record.tenant.environment)
-        )
+        now = journal.clock() if record.is_forwarded else journal.service_time(environment)
         now = max(now, stamped_at or now)
         write = Write(self._position, call.method, call.path, call_digest, now)
         self.is_sending = True
@@ -229,13 +225,20 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         monotonic, wall = self.journal.read_clocks()
         return abs(monotonic - earlier[0]) < seconds and abs(wall - earlier[1]) < seconds
 
-    async def verify_fence(self) -> None:
-        """Checks before a write leaves that it may still be sent.
+    async def verify_fence(self, stamped_at: float | None = None) -> None:
+        """Checks before a write leaves that it may still be sent, and records a new timestamp.
+
+        Its object cannot be older, and is looked for by it: a wrong clock may have made the first.
 
         Raises OwnershipLostError if another process has taken the operation over while this one was
         paused, and may have concluded that the write was not executed; Halted during a freeze.
         """
-        await self._save_checkpoint(is_sending=True, refuses_if_frozen=True)
+        write = None
+        if stamped_at is not None:
+            recorded_at = datetime.fromtimestamp(stamped_at, UTC)
+            write = structs.replace(self.writes[self._position], recorded_at=recorded_at)
+            self.writes[self._position] = write
+        await self._save_checkpoint(new_write=write, is_sending=True, refuses_if_frozen=True)
 
     async def compare_and_set(self, step: CompareAndSet) -> None:
         """Changes object state, and records the step in the same commit.

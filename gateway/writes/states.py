@@ -115,6 +115,7 @@ OPERATION_TRANSITIONS = (
 
 WRITE_TRANSITIONS = (
     Transition(None, "about to be sent", f"{_OWN}; see the operation", SENT),
+    Transition(SENT, "signed again, because its timestamp was refused or is late", _OWN, SENT),
     Transition(SENT, "a readable 2xx", _OWN, ANSWERED),
     Transition(SENT, "a 4xx in the service's JSON error shape", _OWN, REFUSED),
     Transition(SENT, "a 404 of an optional endpoint, while other reads work", _OWN, NO_ENDPOINT),

@@ -214,7 +214,7 @@ class SimulatedUpstream:
                 if new_correction is not None:
                     correction, has_retried = new_correction, True
                     if call.fence:
-                        await call.fence.verify_fence()
+                        await call.fence.verify_fence(self.clock.wall() + correction)
                     continue
             if has_retried and status < 500 and status not in (401, 429):
                 self.clock.record_proven_correction(environment, correction)
@@ -233,7 +233,7 @@ class SimulatedUpstream:
                 raise ConnectionFailed
             headers = self._sign(call, correction)
             while call.fence and not call.fence.is_fence_recent:
-                await call.fence.verify_fence()
+                await call.fence.verify_fence(self.clock.wall() + correction)
                 headers = self._sign(call, correction)
             call.has_left, call.sent_at = True, asyncio.get_running_loop().time()
             request = SentRequest(call.method, call.target, headers, call.body)

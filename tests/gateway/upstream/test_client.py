@@ -636,7 +636,7 @@ class SuspendedMachineFence:
 
     is_fence_recent = True
 
-    async def verify_fence(self) -> None:
+    async def verify_fence(self, stamped_at: float | None = None) -> None:
         raise TakenOver
 
 
