@@ -134,10 +134,12 @@ async def test_brownout_applies_to_the_named_key_and_refuses_unknown_names(
         )
         assert result.returncode == 2
         assert "`payout-gateway keys list`" in result.stderr
-    key_options = ["--key", "till-api"]
-    assert (
-        await asyncio.to_thread(run_installed_command, *schedule, *key_options, folder=tmp_path)
-    ).returncode == 0
+    options = ["--key", "till-api", "--operation", "create_batch", "--operation", "balances"]
+    result = await asyncio.to_thread(run_installed_command, *schedule, *options, folder=tmp_path)
+    assert result.returncode == 0
+    operations = "create_batch, read_balances, read_service_balances, read_wallet_balance"
+    subject = f"{operations} of {KEY['merchant']}, key till"
+    assert f" refuses {subject} from " in result.stdout
     brownout_list = await asyncio.to_thread(run_brownout_command, tmp_path, "list", "--json")
     report = json.loads(brownout_list)["brownouts"]
     assert [entry["key"] for entry in report] == ["till"]

@@ -103,7 +103,10 @@ def schedule_brownout(
     else:
         click.echo("No affected request was made in the last seven days.")
     names = [name for name in (window.merchant, window.key and f"key {window.key}") if name]
-    subject = f"requests of {', '.join(names) or 'every key'} from {_format_period(window)}"
+    operation_names = ", ".join(window.operations) or "requests"
+    subject = (
+        f"{operation_names} of {', '.join(names) or 'every key'} from {_format_period(window)}"
+    )
     if dry_run:
         click.echo(f"Would refuse {subject}.")
         return
