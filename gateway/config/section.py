@@ -30,7 +30,7 @@ class ConfigurationError(Exception):
 
 def read_text(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        return path.read_text("utf-8-sig")  # editors of Windows write a byte order mark
     except FileNotFoundError:
         location = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise ConfigurationError([f"{path}: there is no such file{location}"]) from None
@@ -52,7 +52,7 @@ def read_secret_file(path: Path) -> str:
 class Section(BaseModel):
     """A section. A key of which it has ``<key>_file`` too can be read from that file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -84,6 +84,7 @@ _MESSAGES = {
     "bool": "must be true or false",
     "int": "must be a whole number",
     "float": "must be a number",
+    "finite": "must be a finite number",
     "decimal": "must be a number",
     "dict": "must be a section with keys, not a value",
     "greater_than": "must be more than {gt}",

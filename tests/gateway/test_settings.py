@@ -275,6 +275,17 @@ def test_invalid_toml_is_named_with_its_line() -> None:
     assert "line 2" in problem_text
 
 
+def test_byte_order_mark_is_ignored() -> None:
+    Path("gateway.toml").write_text("\ufeff[server]\nport = 9000\n", "utf-8")
+    assert load_settings(Path("gateway.toml")).server.port == 9000
+
+
+@pytest.mark.parametrize("number", ["inf", "nan"])
+def test_infinite_number_is_an_error(number: str) -> None:
+    problem_text = load_only_problem(f"[upstream]\ntimeout_seconds = {number}")
+    assert problem_text == "gateway.toml:2: upstream.timeout_seconds: must be a finite number"
+
+
 def test_mistyped_key_gets_a_suggestion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
