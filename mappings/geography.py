@@ -64,7 +64,10 @@ def build_country(code: str) -> Country:
         "name": Locale("en").territories[code],
         "code": code,
         "currency": {"code": currency, "name": look_up_currency_name(currency)},
-        "regions": {full.removeprefix(f"{code}-"): names[full] for full in sorted(names)},
+        # In brackets are other names and codes: "Stockholms län [SE-01]".
+        "regions": {
+            full.removeprefix(f"{code}-"): names[full].partition(" [")[0] for full in sorted(names)
+        },
     }
 
 

@@ -89,6 +89,13 @@ def test_regions_are_iso_3166_2_of_every_level() -> None:
     assert load_country("HK")["regions"] == {}, "none is not an error"
 
 
+def test_region_name_has_no_bracketed_notes() -> None:
+    assert load_country("SE")["regions"]["AB"] == "Stockholms län", "not followed by [SE-01]"
+    assert load_country("GB")["regions"]["WLS"] == "Wales", "not followed by [Cymru GB-CYM]"
+    for code in COUNTRY_CODES:
+        assert "[" not in "".join(load_country(code)["regions"].values()), code
+
+
 def test_national_currency_is_shown_among_several() -> None:
     national_currencies = {"BT": "BTN", "HT": "HTG", "LS": "LSL", "NA": "NAD", "PA": "PAB"}
     assert {

@@ -112,7 +112,7 @@ def _build_country(code: str) -> JsonObject:
     ]
     currency = next((each for each in currencies if each.startswith(code)), currencies[0])
     regions = {
-        str(subdivision.code).partition("-")[2]: str(subdivision.name)
+        str(subdivision.code).partition("-")[2]: str(subdivision.name).split(" [")[0]
         for subdivision in pycountry.subdivisions
         if subdivision.country_code == code
     }
