@@ -128,6 +128,8 @@ class FieldTable:
             if row.nested_table:
                 inner = row.nested_table.map_field_names_to_client(f"{row.legacy_name}.")
                 names |= {f"{row.current_name}.{name}": field for name, field in inner.items()}
+                # Some services name a field without the path to it.
+                names = {**inner, **names}
         return names
 
 

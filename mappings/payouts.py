@@ -200,12 +200,13 @@ def map_account_field_names_to_client(
         field_map["accountNum"] = f"{prefix}iban"
     # A bank transfer also has requirements on fields of the recipient, which errors may name.
     field_map["governmentIds"] = f"{prefix}governmentId"
-    return {**field_map, **_ADDRESS_FIELD_MAP} if payout.prefix else field_map
+    return {**_ADDRESS_FIELD_MAP, **field_map} if payout.prefix else field_map
 
 
 _ADDRESS_FIELD_MAP = {
-    f"address.{name}": field
+    place + name: field
     for name, field in ADDRESS.map_field_names_to_client("address.").items()
+    for place in ("address.", "")
 }
 
 
