@@ -137,6 +137,26 @@ async def test_base_url_of_another_server_is_reported(
     assert url in finding.advice
 
 
+@pytest.mark.parametrize("status", [200, None])
+@pytest.mark.parametrize(
+    ("code", "expected_status", "expected_text"),
+    [
+        ("rate_limit_exceeded", 429, "by its rate limit"),
+        ("internal_server_error", 500, "the service fails"),
+        ("invalid_api_key", 401, "is refused"),
+        ("not_authorized", 403, "not permitted"),
+    ],
+)
+async def test_refusal_of_service_is_reported_whatever_status_it_has(
+    code: str, expected_status: int, expected_text: str, status: int | None, tmp_path: Path
+) -> None:
+    text = json.dumps({"ok": False, "errors": [{"code": code, "message": "no"}]})
+    async with open_other_server(web.Response(status=status or expected_status, text=text)) as url:
+        finding = require_only_error(await examine(tmp_path, url))
+    assert expected_text in finding.result
+    assert finding.advice
+
+
 async def test_base_url_of_legacy_service_is_reported(
     tmp_path: Path,
 ) -> None:

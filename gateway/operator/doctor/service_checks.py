@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import urlencode, urlsplit
 
+from msgspec import structs
+
 from gateway.auth.key_rows import ListedKey, load_credentials, load_listed_keys
 from gateway.auth.signing import SWAPPED_HINT, Credentials
 from gateway.config.settings import Settings, Upstream
@@ -28,6 +30,7 @@ from gateway.upstream.optional_endpoints import (
     OptionalEndpoints,
     describe_endpoint_finding,
 )
+from gateway.writes.call_sender import derive_status_from_error_codes
 from mappings.current import ENDPOINTS
 from mappings.effects import JSON, Call
 from mappings.failures import Failure, Refused, Unknown, Unreachable
@@ -132,14 +135,21 @@ class _ServiceCheck:
         self._add(check_name, "skipped", f"{known}skipped: {self.skip_reason}", advice)
 
     async def _read(self, target: str, environment: str = "") -> Reply:
-        """Sends a signed read; raises Unreachable, also for other failures."""
+        """Sends a signed read; raises Unreachable, also for other failures.
+
+        The status of a reply that refuses with 2xx and ``ok: false`` is that of its errors.
+        """
         if self.credentials is None:
             raise Unreachable(self.skip_reason)
         request = (environment or self.name, self.credentials, "GET", target, None)
         try:
-            return await self.upstream.send(*request, request_id="doctor", write=False)
+            reply = await self.upstream.send(*request, request_id="doctor", write=False)
         except Unknown as failure:
             raise Unreachable(str(failure)) from None
+        body = parse_object(bytes(reply.body)) if reply.status < 300 else {}
+        if body.get("ok") is False:
+            return structs.replace(reply, status=derive_status_from_error_codes(body))
+        return reply
 
     async def _is_accepted_without_query(self, environment: str) -> bool:
         """Whether an environment accepts the credentials.
@@ -176,7 +186,7 @@ class _ServiceCheck:
             self.skip_reason = "the service does not permit requests"
             self._add("credentials", "error", "not permitted (403)", FORBIDDEN_ADVICE)
         else:
-            self.skip_reason = "the server at this address is not the service"
+            self.skip_reason = "the service gave no answer that can be used"
             self._add("base_url", "error", *self._describe_wrong_address(reply))
             self._add_skipped("credentials")
 
@@ -193,6 +203,9 @@ class _ServiceCheck:
                 f"worked, check that {self.url} is the current interface's address"
             )
             return f"the service fails (status {reply.status})", advice
+        if reply.status == 429:
+            advice = "wait, and run `doctor` again; clients that reach this limit get 429 as well"
+            return "the service refuses more requests now, by its rate limit (status 429)", advice
         description = f"the response is not one of the service (status {reply.status})"
         target = urlsplit(reply.headers.get("Location", ""))
         if 300 <= reply.status < 400 and target.hostname:
