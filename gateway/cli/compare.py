@@ -124,6 +124,8 @@ def run_comparison(
         )
     except InputError as unusable:
         raise CommandError(redactor.remove_api_keys(str(unusable))) from None
+    if (run.control.url, keys[0]) == (run.candidate.url, keys[1]):
+        raise CommandError("the same address and API key on both sides: they would always be equal")
     report = _run_and_write_reports(run, json_file, html_file)
     # stdout must contain nothing but the JSON document then.
     if json_file != STANDARD_OUTPUT and (report["operations"] or report["remarks"]):

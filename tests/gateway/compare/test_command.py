@@ -104,6 +104,16 @@ async def test_addresses_may_end_with_version(tmp_path: Path) -> None:
         assert control.lines[0].startswith("GET /v1/recipients?")
 
 
+async def test_service_is_not_compared_with_itself(tmp_path: Path) -> None:
+    same_keys = dict.fromkeys(KEYS, CONTROL_KEY)
+    async with open_two_services() as (control, _):
+        arguments = (tmp_path, control.url, f"{control.url}/v1", "reads.txt")
+        result = await run_compare(*arguments, keys=same_keys)
+        assert (result.returncode, control.requests) == (2, [])
+        assert "the same address and API key on both sides" in result.stderr
+        assert (await run_compare(*arguments)).returncode == 0, "two keys may have two modes"
+
+
 @pytest.mark.parametrize(
     ("options", "keys", "expected_text"),
     [
