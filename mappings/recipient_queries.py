@@ -7,7 +7,7 @@ and applies the filters and the order of the legacy list (legacy interface, sect
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -42,7 +42,7 @@ NATIVE_COMPLIANCE_STATUSES = frozenset({"verified", "blocked"})
 class _Filter(NamedTuple):
     """The test of a row, and the filter of the service that every row passes which passes it."""
 
-    test: Callable[[Row], bool]
+    test: Callable[[Row, Facts], bool]
     prefilter: Mapping[str, str] = {}
     is_exact: bool = False
     """Whether the service's filter gives exactly the rows that pass the test."""
@@ -50,13 +50,8 @@ class _Filter(NamedTuple):
 
 def build_list_query(query: Mapping[str, str], facts_by_id: FactsById) -> ListQuery:
     """Builds the step for a list query; unknown parameters are ignored."""
-    prefilter: dict[str, str] = {}
-    filters: list[_Filter] = []
-    # The order is fixed, so that equal queries make equal calls.
-    for name, build_filter in _FILTERS.items():
-        if (value := query.get(name)) and (built := build_filter(value, query, facts_by_id)):
-            filters.append(built)
-            prefilter |= built.prefilter
+    filters = [*_build_filters(query, facts_by_id)]
+    prefilter = {name: value for each in filters for name, value in each.prefilter.items()}
     order = query["orderBy"] if query.get("orderBy") in SORT_KEYS else "createdAt"
     is_descending = query.get("sortBy", "").lower() != "asc"
     page = parse_page_params(query)
@@ -66,12 +61,17 @@ def build_list_query(query: Mapping[str, str], facts_by_id: FactsById) -> ListQu
     deleted_ids = frozenset(id_ for id_, facts in facts_by_id.items() if facts.get("deleted"))
     is_exact = all(each.is_exact for each in filters)
     is_native = is_exact and order in NATIVE_SORT_FIELDS and not has_undeleted
+
+    def is_match(row: Row) -> bool:
+        facts = facts_by_id.get(row["id"], {})
+        return all(each.test(row, facts) for each in filters)
+
     return ListQuery(
         "/recipients",
         page.number,
         page.size,
         is_hidden=lambda row: is_deleted_for_clients(row, facts_by_id.get(row["id"], {})),
-        is_match=lambda row: all(each.test(row) for each in filters),
+        is_match=is_match,
         sort_key=lambda row: SORT_KEYS[order](row, facts_by_id.get(row["id"], {})),
         is_descending=is_descending,
         native_query={**page.build_query(), **prefilter, **native_sort} if is_native else None,
@@ -82,110 +82,69 @@ def build_list_query(query: Mapping[str, str], facts_by_id: FactsById) -> ListQu
     )
 
 
-# Parameters: each is a filter of the service, of the gateway, or both
-
-
-def _build_search_filter(value: str, *_: Any) -> _Filter:
-    search_text = value.casefold()
-    return _Filter(
-        lambda row: any(
-            search_text in _replace_non_text_with_empty(row.get(name)).casefold()
-            for name in ("name", "email", "referenceId")
+def _build_filters(query: Mapping[str, str], facts_by_id: FactsById) -> Iterator[_Filter]:
+    """Builds the filters in a fixed order, so that equal queries make equal calls."""
+    if search := query.get("search"):
+        search_text = search.casefold()
+        yield _Filter(
+            lambda row, _facts: any(
+                search_text in _replace_non_text_with_empty(row.get(name)).casefold()
+                for name in ("name", "email", "referenceId")
+            )
         )
-    )
-
-
-def _build_status_filter(value: str, _: Any, facts_by_id: FactsById) -> _Filter:
-    def has_status(row: Row) -> bool:
-        return bool(choose_legacy_recipient_status(row, facts_by_id.get(row["id"], {})) == value)
-
-    if value not in NATIVE_STATUSES:
-        return _Filter(has_status)
-    # A stored status replaces the service's in answers, so the service's filter alone is wrong.
-    has_stored_status = any(
-        UPSTREAM_STATUS.get(facts.get("status", "")) == value for facts in facts_by_id.values()
-    )
-    return _Filter(has_status, {"status": value}, not has_stored_status)
-
-
-def _build_compliance_filter(value: str, *_: Any) -> _Filter:
-    is_native = value in NATIVE_COMPLIANCE_STATUSES
-    return _Filter(
-        lambda row: bool(derive_legacy_compliance_status(row.get("complianceStatus")) == value),
-        {"complianceStatus": value} if is_native else {},
-        is_native,
-    )
-
-
-def _build_country_filter(value: str, *_: Any) -> _Filter:
-    code = find_country_alpha_2_code(value)
-    if code is None:
-        # A value that no recipient can have: the list is empty, not an error (contract, section 3).
-        return _Filter(lambda _row: False)
-    return _Filter(
-        lambda row: bool(_extract_address(row).get("country") == code), {"country": code}, True
-    )
-
-
-def _build_city_filter(value: str, *_: Any) -> _Filter:
-    city = value.casefold()
-    return _Filter(
-        lambda row: (
-            _replace_non_text_with_empty(_extract_address(row).get("city")).casefold() == city
+    if status := query.get("status"):
+        # A stored status replaces the service's in answers, so the service's filter alone is wrong.
+        has_stored_status = any(
+            UPSTREAM_STATUS.get(facts.get("status", "")) == status for facts in facts_by_id.values()
         )
-    )
+        name = "status" if status in NATIVE_STATUSES else None
+        yield _build_value_filter("status", status, name, is_exact=not has_stored_status)
+    if compliance := query.get("complianceStatus"):
+        name = "complianceStatus" if compliance in NATIVE_COMPLIANCE_STATUSES else None
+        yield _build_value_filter("complianceStatus", compliance, name)
+    if country := query.get("country"):
+        yield _build_value_filter("country", find_country_alpha_2_code(country), "country")
+    if city := query.get("city"):
+        yield _Filter(
+            lambda row, facts: bool(SORT_KEYS["city"](row, facts).casefold() == city.casefold())
+        )
+    method, currency = query.get("payoutMethod"), query.get("payoutCurrency", "").upper()
+    if method:
+        # The service filters bank accounts by method only together with a currency.
+        is_native = method == current.WALLET or (method == current.BANK_TRANSFER and currency)
+        yield _build_value_filter("payoutMethod", method, "payoutMethod" if is_native else None)
+    if currency:
+        code = currency if re.fullmatch("[A-Z]{3}", currency) else None
+        name = "currency" if method == current.BANK_TRANSFER else None
+        yield _build_value_filter("payoutCurrency", code, name)
+    if (start_span := parse_date_span(query.get("startDate", ""))) is not None:
+        start = start_span[0]
+        # The service filters by update time. That is safe: a row created since then was also
+        # updated since then. The gateway filters the rest by creation time.
+        yield _Filter(
+            lambda row, _facts: parse_created_at(row) >= start,
+            {"startDate": format_timestamp(start)},
+        )
+    if (end_span := parse_date_span(query.get("endDate", ""))) is not None:
+        end = end_span[1]
+        yield _Filter(lambda row, _facts: parse_created_at(row) <= end)
 
 
-def _build_payout_method_filter(value: str, query: Mapping[str, str], _: Any) -> _Filter:
-    # The service filters bank accounts by method only together with a currency.
-    has_currency = bool(query.get("payoutCurrency"))
-    is_native = value == current.WALLET or (value == current.BANK_TRANSFER and has_currency)
+def _build_value_filter(
+    field: str, wanted: str | None, native_name: str | None, *, is_exact: bool = True
+) -> _Filter:
+    """Builds a filter for a value by which rows can be sorted.
+
+    ``wanted`` is None for a value that no recipient can have: the list is empty, not an error
+    (contract, section 3). ``native_name`` is the service's parameter if it can filter by the value.
+    """
+    get_value = SORT_KEYS[field]
+    prefilter = {native_name: wanted} if native_name and wanted else {}
     return _Filter(
-        lambda row: bool(determine_payout_method(row) == value),
-        {"payoutMethod": value} if is_native else {},
-        is_native,
+        lambda row, facts: bool(get_value(row, facts) == wanted),
+        prefilter,
+        bool(prefilter) and is_exact,
     )
-
-
-def _build_payout_currency_filter(value: str, query: Mapping[str, str], _: Any) -> _Filter:
-    code = value.upper()
-    if not re.fullmatch("[A-Z]{3}", code):
-        return _Filter(lambda _row: False)
-    is_native = query.get("payoutMethod") == current.BANK_TRANSFER
-    return _Filter(
-        lambda row: bool(determine_payout_currency(row) == code),
-        {"currency": code} if is_native else {},
-        is_native,
-    )
-
-
-def _build_start_date_filter(value: str, *_: Any) -> _Filter | None:
-    if (span := parse_date_span(value)) is None:
-        return None
-    start = span[0]
-    # The service filters by update time. That is safe: a row created since then was also updated
-    # since then. The gateway filters the rest by creation time.
-    return _Filter(
-        lambda row: parse_created_at(row) >= start, {"startDate": format_timestamp(start)}
-    )
-
-
-def _build_end_date_filter(value: str, *_: Any) -> _Filter | None:
-    span = parse_date_span(value)
-    return span and _Filter(lambda row: parse_created_at(row) <= span[1])
-
-
-_FILTERS: dict[str, Callable[[str, Mapping[str, str], FactsById], _Filter | None]] = {
-    "search": _build_search_filter,
-    "status": _build_status_filter,
-    "complianceStatus": _build_compliance_filter,
-    "country": _build_country_filter,
-    "city": _build_city_filter,
-    "payoutMethod": _build_payout_method_filter,
-    "payoutCurrency": _build_payout_currency_filter,
-    "startDate": _build_start_date_filter,
-    "endDate": _build_end_date_filter,
-}
 
 
 # Values of a row

@@ -104,7 +104,7 @@ async def test_compare_command_finds_mutants(
 
 WAYS_TO_BE_FOUND = {
     "objects.BANK: iban set apart": "payout_methods/",
-    "recipient_queries._build_country_filter: False turned round": "GET /v1/recipients: ",
+    "recipient_queries._SORTED_TEXT_FIELDS: 'dob' dropped": "GET /v1/recipients: ",
     "legacy.RecipientBody: email dropped": "POST /v1/recipients ",
 }
 """Mutants that a case, a sequence of the proof, and a gateway started with the mutant reveal."""
