@@ -19,6 +19,7 @@ from tests.console import open_console_client
 from tests.gateway.compare.fake_services import PlannedResponse, ReceivedRequest
 from tests.gateway.compare.fake_services import open_fake_service as open_service
 from tests.legacy_and_current import API_KEY, KEY_NAME, GatewayBetween, open_gateway_between
+from tests.metrics_scrape import fetch_metrics, measure_increase
 from tests.operator_commands import (
     OperatedGateway,
     disable_immediate_read,
@@ -72,6 +73,22 @@ async def test_key_is_switched_and_back_while_the_gateway_runs(tmp_path: Path) -
         await setup.set_mode("translate")
         assert (await setup.gateway.request("GET", f"/v1/recipients/{translated_id}")).status == 200
         assert (await setup.gateway.request("GET", f"/v1/recipients/{forwarded_id}")).status == 404
+
+
+async def test_ignored_parameter_is_counted_once_if_the_request_is_translated(
+    tmp_path: Path,
+) -> None:
+    async with open_gateway_between(tmp_path) as setup:
+        gateway = setup.gateway
+        admin_url = gateway.running.admin_url
+        for mode, expected_count in (("forward", 0), ("translate", 1)):
+            await setup.set_mode(mode)
+            scrape_before = await fetch_metrics(gateway.session, admin_url)
+            assert (await gateway.request("GET", "/v1/batches?unheardOf=1")).status == 200
+            scrape_after = await fetch_metrics(gateway.session, admin_url)
+            name = "payout_gateway_ignored_parameters_total"
+            count = measure_increase(scrape_after, scrape_before, name, operation="list_batches")
+            assert count == expected_count, mode
 
 
 async def test_switching_a_group_leaves_the_others(tmp_path: Path) -> None:

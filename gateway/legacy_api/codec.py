@@ -22,7 +22,6 @@ from gateway.http.request import HttpRequest
 from gateway.http.request_reader import generate_hex_id
 from gateway.http.responses import LegacyResponse
 from gateway.legacy_api.request_context import RequestContext
-from gateway.observability import metrics
 from gateway.observability.access_log import describe_problems
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
@@ -149,11 +148,6 @@ class LegacyCodec:
             operation.query_shape,
             request_reader.parse_query(request_reader.split_request_target(request)[1]),
         )
-        unknown = parameters.keys() - getattr(operation.query_shape, "__annotations__", {}).keys()
-        if unknown:
-            # Ignored as documented (contract, section 3), but counted: a client may expect an
-            # effect.
-            metrics.ignored_parameters.labels(operation.name).inc(len(unknown))
         return parameters
 
     def _select_imported_ids(

@@ -316,6 +316,12 @@ class LegacyHandler:
         inbound: InboundRequest | None = None,
     ) -> Awaitable[RecordedResponse]:
         """Starts a flow; ``inbound`` is the request as the legacy service could also get it."""
+        if parameters := flow_request.query:
+            known = getattr(operation.query_shape, "__annotations__", {})
+            # Ignored as documented (contract, section 3), but counted: a client may expect an
+            # effect. Not of a forwarded request, whose parameters the legacy service gets.
+            if unknown := parameters.keys() - known.keys():
+                metrics.ignored_parameters.labels(operation.name).inc(len(unknown))
         if context.caller is None or not operation.is_write:
             return self._run_reading_flow(context, operation, flow_request)
         write_request = WriteRequest(
