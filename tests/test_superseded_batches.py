@@ -508,6 +508,27 @@ def _iterate_kill_points() -> Iterator[tuple[int, Stage, float]]:
     yield from ((0, "answered", 0.004), (1, "seen", 0.0), (1, "answered", 0.008))
 
 
+async def test_payment_is_not_added_to_a_draft_without_its_client(
+    postgres: State,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Its client, which has seen that it is not there, may have added it in another request."""
+    async with open_pair(tmp_path, postgres, lists=False) as pair:
+        draft = await prepare_batch(pair, "start")
+        stage_signal = SignalAtStage(pair.first.process, 0, "seen", signal.SIGKILL)
+        add_task = await _request_and_signal(pair, draft, "add", stage_signal)
+        assert (await add_task).status == 500
+
+        async def is_closed() -> bool:
+            return not (await count_operations_by_state(pair.settings)).keys() & {
+                "running",
+                "unsettled",
+            }
+
+        await wait_until_async(is_closed)
+        await check_payout(draft)
+
+
 async def test_operation_finished_by_another_process_is_replayed(
     postgres: State,  # noqa: F811
     tmp_path: Path,

@@ -218,13 +218,17 @@ class WriteReconciler:
 
     async def _replay_flow_to_end(self, execution: OperationExecution) -> bool:
         record = execution.operation_record
+        if not execution.writes and await self._close_unsent_operation(execution):
+            return True
         try:
             flow = execution.operation.flow(execution.request)
             caller = await self._build_caller(record, execution)
             answer = await self._executor.execute(flow, caller, (), execution)
         except Unknown as unknown:
             if str(unknown) == FLOW_CHANGED_REASON and not execution.writes:
-                await self._close_unsent_operation(execution)
+                # Its response is lost: a retry would add the payments of a draft again.
+                await execution.close(DONE)
+                self._log_resolved(record, "succeeded")
                 return True
             await execution.leave_in_doubt(str(unknown))
             return False
@@ -259,10 +263,12 @@ class WriteReconciler:
             self._log_resolved(record, "succeeded")
         return True
 
-    async def _close_unsent_operation(self, execution: OperationExecution) -> None:
-        """Closes an operation that this version cannot replay and that has sent nothing.
+    async def _close_unsent_operation(self, execution: OperationExecution) -> bool:
+        """Closes an operation that has neither sent a write nor changed a batch; releases its locks.
 
-        Nobody could decide anything about it, and its batch would stay locked.
+        The rest is left to the client, which may have seen that nothing was done. Returns False if
+        the operation is complete except for its response: it has changed what only the gateway has,
+        as a draft.
         """
         record, object_state = execution.operation_record, self._journal.object_state
         releases, saved = [], await self._journal.operations.find_operation(record.id)
@@ -271,15 +277,16 @@ class WriteReconciler:
             batch_id = redirect.get("id") or id_
             facts = await object_state.load(record.tenant, "batch", batch_id)
             signed_changes = await object_state.load(record.tenant, SIGNED_CHANGES_KIND, batch_id)
-            releases.append(
-                build_unsent_change_release(execution.request, batch_id, facts, signed_changes)
+            release = build_unsent_change_release(
+                execution.request, batch_id, facts, signed_changes
             )
-        # Without a lock, what it changed in the gateway is complete: a draft, or nothing.
+            releases += [release] if release else []
         has_changed = any(outcome is None for _, outcome in execution.recorded_steps)
-        is_complete = has_changed and not any(releases)
-        # The answer to the change of a draft is lost, and a retry would add its payments again.
-        await execution.close(DONE if is_complete else UNDONE, None, [*filter(None, releases)])
-        self._log_resolved(record, "succeeded" if is_complete else "not_executed")
+        if has_changed and not releases:
+            return False
+        await execution.close(UNDONE, object_changes=releases)
+        self._log_resolved(record, "not_executed")
+        return True
 
     async def _build_caller(self, record: OperationRecord, execution: OperationExecution) -> Caller:
         credentials = await load_credentials(self._store, record.tenant)
