@@ -84,8 +84,21 @@ class _Environment(msgspec.Struct):
     """The end of the request line, the headers of every request, and the name of the last one."""
 
 
-class _UpstreamCall(Deadline):
-    """A call with its deadline, the way it is signed, and its attempts so far."""
+class ServiceCall(Deadline, kw_only=True):
+    """A call and what has become of it; ``sent_at`` is a time of the monotonic clock."""
+
+    is_write: bool
+    has_left: bool = False
+    """Whether a byte of the request may have reached the service."""
+    sent_at: float = 0.0
+    outcome: Outcome = "nothing"
+    may_repeat: bool = False
+    """Whether it may be sent again if its connection fails, as a read may once."""
+    unusable_count: int = 0
+
+
+class _UpstreamCall(ServiceCall):
+    """A call with the way it is signed, and its attempts so far."""
 
     environment: _Environment
     credentials: Credentials
@@ -93,21 +106,15 @@ class _UpstreamCall(Deadline):
     target: str
     body: bytes
     request_id: str
-    is_write: bool
     fence: Fence | None
     has_query: bool
     form: SignedTargetForm
     correction: float
-    may_repeat: bool
     has_other_form: bool = False
     has_other_correction: bool = False
     """Whether the form and the clock's correction differ from those of a refused attempt."""
     attempts: int = 0
-    unusable_count: int = 0
-    has_left: bool = False
-    sent_at: float = 0.0
     is_probe: bool = False
-    outcome: Outcome = "nothing"
 
 
 class UpstreamClient:
@@ -180,13 +187,13 @@ class UpstreamClient:
             target,
             body,
             request_id,
-            write,
             fence,
             has_query,
             # Without a query both forms are the same.
             self.signed_target.select_form(environment) if has_query else "path",
             known.skew.correction,
-            not write,
+            is_write=write,
+            may_repeat=not write,
         )
         breaker, failure = known.breaker, None
         if not breaker.is_closed:
@@ -196,7 +203,7 @@ class UpstreamClient:
             reply = await self._exchange(call)
             call.outcome = "answer"
         except (TimeoutError, ResponseLost) as error:
-            failure = _build_failure(call, error)
+            failure = build_failure(call, error)
             self.problems.record_failure(environment, is_write=write)
         finally:
             # Nearly every call is an answer that changes nothing.
@@ -245,7 +252,7 @@ class UpstreamClient:
             except BaseException as error:  # noqa: BLE001 - raised again by the function
                 if connection is not None:
                     connection.close()
-                _raise_unless_repeatable(call, error)
+                raise_unless_repeatable(call, error, call.environment.name)
                 continue
             origin.release(connection)
             if reply.status != 401 or not self._sign_in_another_way(call, reply):
@@ -413,8 +420,8 @@ async def _iter_body(body: bytes) -> AsyncIterator[memoryview]:
         yield view[start : start + WINDOW_BYTES]
 
 
-def _raise_unless_repeatable(call: _UpstreamCall, error: BaseException) -> None:
-    """Raises the error of an attempt, unless the call may be sent again: a read once."""
+def raise_unless_repeatable(call: ServiceCall, error: BaseException, environment: str) -> None:
+    """Raises the error of an attempt, unless the call may be sent again."""
     if isinstance(error, UnusableConnection):  # nothing was sent: also for a write
         call.unusable_count += 1
         if call.unusable_count == MAX_UNUSABLE_CONNECTIONS:
@@ -423,7 +430,7 @@ def _raise_unless_repeatable(call: _UpstreamCall, error: BaseException) -> None:
         if not (call.may_repeat and error.is_connection_failure):
             raise error
         call.may_repeat = False
-        metrics.traffic.upstream_retry_counts[call.environment.name] += 1
+        metrics.traffic.upstream_retry_counts[environment] += 1
     # Once the call was sent, after any error it is unknown whether the service executed it.
     elif call.has_left and isinstance(error, Exception) and not isinstance(error, TimeoutError):
         raise ResponseLost(type(error).__name__)
@@ -431,14 +438,12 @@ def _raise_unless_repeatable(call: _UpstreamCall, error: BaseException) -> None:
         raise error
 
 
-def _build_failure(
-    call: _UpstreamCall, error: TimeoutError | ResponseLost
-) -> Unreachable | Unknown:
+def build_failure(call: ServiceCall, error: TimeoutError | ResponseLost) -> Unreachable | Unknown:
     """Builds the failure of a call without a usable answer, and records it for the breaker."""
     if isinstance(error, ResponseLost):
         reason = str(error)
         # A response that cannot be parsed shows that something responds: no failure for the breaker.
-        is_failure = error.is_connection_failure or not call.attempts
+        is_failure = error.is_connection_failure or not call.has_left
         call.outcome = "failure" if is_failure else "answer"
     else:
         reason = f"no answer within {call.seconds:.3g} s"

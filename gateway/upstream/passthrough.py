@@ -24,15 +24,18 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from gateway.config.settings import Settings
 from gateway.http.request_paths import is_forwardable
 from gateway.http.responses import encode_header_fields
-from gateway.upstream.circuit_breaker import CircuitBreakers, Outcome
-from gateway.upstream.client import MAX_ANSWER_BYTES, MAX_UNUSABLE_CONNECTIONS
+from gateway.upstream.circuit_breaker import CircuitBreakers
+from gateway.upstream.client import (
+    MAX_ANSWER_BYTES,
+    ServiceCall,
+    build_failure,
+    raise_unless_repeatable,
+)
 from gateway.upstream.clock import MAX_STAMP_AGE_SECONDS, ServiceClock, measure_skew
 from gateway.upstream.http_connection import (
     BODILESS_STATUSES,
-    Deadline,
     Fence,
     ResponseLost,
-    UnusableConnection,
     UpstreamConnection,
     decode_header_lines,
 )
@@ -105,15 +108,11 @@ class PassthroughRequest:
     stamp: int | None = None
 
 
-class _Attempt(Deadline):
-    """One call with its deadline. ``sent_at`` is a time of the monotonic clock."""
+class _Call(ServiceCall):
+    """A call with its client's own timestamp, if it has one."""
 
-    has_left: bool = False
-    """Whether a byte of the request may have reached the service."""
     stamp_expires_at: float = math.inf
     """When the service no longer accepts the client's timestamp, by the monotonic clock."""
-    sent_at: float = 0.0
-    outcome: Outcome = "nothing"
 
     def check_stamp_accepted(self) -> None:
         """Raises Halted if the service would answer that the client's credentials are wrong."""
@@ -125,13 +124,13 @@ class PassthroughResponse:
     """A response whose headers have arrived."""
 
     def __init__(
-        self, request: PassthroughRequest, connection: UpstreamConnection, attempt: _Attempt
+        self, request: PassthroughRequest, connection: UpstreamConnection, call: ServiceCall
     ) -> None:
         self.status = connection.status
         self.headers = CIMultiDictProxy(decode_header_lines(connection.header_lines))
         self._connection = connection
         self._method = request.method
-        self._deadline = attempt
+        self._deadline = call
         self._peeked_chunks: list[bytes] = []
 
     @property
@@ -231,20 +230,25 @@ class PassthroughClient:
         if origin is None:
             raise Unreachable(f"no address for {request.environment} is configured")
         seconds, started_at = self._timeout_seconds, time.monotonic()
-        attempt = _Attempt(seconds, started_at + seconds, 0)
+        call = _Call(seconds, started_at + seconds, 0, is_write=request.is_write)
         if self._clock is not None and request.stamp is not None:
             age = self._clock.wall() + self._clock.offset(request.environment) - request.stamp
             # A timestamp has whole seconds, and services may round the age too.
-            attempt.stamp_expires_at = started_at + MAX_STAMP_AGE_SECONDS + 1 - age
+            call.stamp_expires_at = started_at + MAX_STAMP_AGE_SECONDS + 1 - age
         breaker = self._breakers[request.environment]
-        is_probe = breaker.start_call()
+        is_probe, failure = breaker.start_call(), None
         try:
-            connection = await self._send_once(request, fence, origin, attempt)
+            connection = await _exchange(request, fence, origin, call)
+            call.outcome = "answer"
+        except (TimeoutError, ResponseLost) as error:
+            failure = build_failure(call, error)
         finally:
-            breaker.end_call(attempt.outcome, is_probe=is_probe)
+            breaker.end_call(call.outcome, is_probe=is_probe)
+        if failure is not None:
+            raise failure
         try:
-            response = PassthroughResponse(request, connection, attempt)
-            self._record_clock_skew(request, response, attempt)
+            response = PassthroughResponse(request, connection, call)
+            self._record_clock_skew(request, response, call)
             # Checked before any byte goes to the client, while an error response is still
             # possible.
             if not has_writable_response_headers(response.headers):
@@ -253,84 +257,51 @@ class PassthroughClient:
         finally:
             origin.release(connection)  # closes it, unless the response is complete
 
-    async def _send_once(
-        self,
-        request: PassthroughRequest,
-        fence: Fence | None,
-        origin: Origin,
-        attempt: _Attempt,
-    ) -> UpstreamConnection:
-        """Sends a request; returns the connection when the head of the response has arrived."""
-        try:
-            connection = await _exchange(request, fence, origin, attempt)
-        except TimeoutError:
-            reason = f"no answer within {self._timeout_seconds:g} s"
-            if attempt.has_left:  # otherwise it only waited for a free connection
-                attempt.outcome = "failure"
-        except ResponseLost as lost:
-            reason = str(lost)
-            # An answer that cannot be parsed shows that something responds: no failure for the
-            # breaker.
-            is_failure = lost.is_connection_failure or not attempt.has_left
-            attempt.outcome = "failure" if is_failure else "answer"
-        except Exception as error:
-            if not attempt.has_left:
-                raise
-            reason = type(error).__name__  # it was sent, so the service may have executed it
-        else:
-            attempt.outcome = "answer"
-            return connection
-        raise Unknown(reason) if request.is_write and attempt.has_left else Unreachable(reason)
-
     def _record_clock_skew(
         self,
         request: PassthroughRequest,
         response: PassthroughResponse,
-        attempt: _Attempt,
+        call: ServiceCall,
     ) -> None:
         """Records the clock skew that the response to an accepted request shows."""
         # A refusal does not show whether the service accepted the timestamp.
         if self._clock is None or request.stamp is None or not 200 <= response.status < 300:
             return
-        elapsed, wall = time.monotonic() - attempt.sent_at, self._clock.wall()
+        elapsed, wall = time.monotonic() - call.sent_at, self._clock.wall()
         if sample := measure_skew(response.headers, wall, elapsed):
             stamp_offset = request.stamp - (wall - elapsed / 2)
             self._clock.record_accepted(request.environment, sample, stamp_offset)
 
 
 async def _exchange(
-    request: PassthroughRequest, fence: Fence | None, origin: Origin, attempt: _Attempt
+    request: PassthroughRequest, fence: Fence | None, origin: Origin, call: _Call
 ) -> UpstreamConnection:
     """Sends a request on a connection that can be used; raises TimeoutError and ResponseLost."""
-    head, body, unusable_count = _encode_head(request, origin), request.body, 0
+    head, body = _encode_head(request, origin), request.body
     while True:
         connection = origin.take_idle_connection() or (
-            await origin.wait_for_connection(attempt.ends_at)
+            await origin.wait_for_connection(call.ends_at)
         )
         try:
-            async with asyncio.timeout_at(attempt.ends_at):
+            async with asyncio.timeout_at(call.ends_at):
                 data = head
                 if body is not None and body.size <= CHUNK_BYTES:
                     data += b"".join([chunk async for chunk in body.iter_chunks()])
-                attempt.sent_at = time.monotonic()
+                call.sent_at = time.monotonic()
                 # Checked when there is a connection, so that waiting for one changes nothing.
                 while fence is not None and not fence.is_fence_recent:
                     await fence.verify_fence()
-                    attempt.sent_at = time.monotonic()
-                attempt.check_stamp_accepted()
+                    call.sent_at = time.monotonic()
+                call.check_stamp_accepted()
                 connection.check_usable()
-                attempt.has_left = True
-                response = connection.start_streamed_exchange(request.method, data, attempt)
+                call.has_left = True
+                response = connection.start_streamed_exchange(request.method, data, call)
                 if body is not None and body.size > CHUNK_BYTES:
                     connection.write_body(body.iter_chunks())
                 await response
-        except UnusableConnection:  # nothing was sent on it
+        except BaseException as error:  # noqa: BLE001 - raised again by the function
             connection.close()
-            if (unusable_count := unusable_count + 1) == MAX_UNUSABLE_CONNECTIONS:
-                raise
-        except BaseException:
-            connection.close()
-            raise
+            raise_unless_repeatable(call, error, request.environment)
         else:
             if connection.status >= 200:
                 return connection
