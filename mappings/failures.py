@@ -140,6 +140,10 @@ class Unreachable(Failure):
         self.retry_after = retry_after
 
 
+class PossiblyExecuted(Unreachable):
+    """The write was sent, and nobody can find out whether it was executed."""
+
+
 class CircuitOpen(Unreachable):
     """The call was not sent, because the service's circuit breaker is open."""
 

@@ -46,7 +46,7 @@ from mappings.effects import (
     SubFlow,
     WriteOutcome,
 )
-from mappings.failures import Failure, Invalid, Refused
+from mappings.failures import Failure, Invalid, PossiblyExecuted, Refused
 from mappings.objects import Facts
 from mappings.payloads import extract_batch
 from mappings.start_checks import require_not_started_elsewhere
@@ -126,7 +126,13 @@ def change_signed_batch(request: Request) -> Flow:
         raise
     target = request.body["method"], request.body["path"]
     call = Call(*target, reconcile=_may_exist, only_while_client_waits=True)
-    created = yield from call_service_under_lock(call, release)
+    try:
+        created = yield from call_service_under_lock(call, release)
+    except PossiblyExecuted:
+        # Its payment may be there, and is neither a stranger's nor that of another add.
+        for batch_id in registered if payment else ():
+            yield CompareAndSet(SIGNED_ADDS, batch_id, {name: payment})
+        raise
     for batch_id in registered:
         # Recorded, so that the check before a start does not report the payment as a stranger's, and
         # that a legacy add in doubt does not take it for its own.

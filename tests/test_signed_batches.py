@@ -396,6 +396,43 @@ async def test_signed_add_in_doubt_blocks_legacy_edits_until_it_cannot_come(
         assert start_response["batch"]["amount"] == "16.00"
 
 
+async def test_signed_add_without_a_response_explains_its_payment_afterwards(
+    tmp_path: Path,
+) -> None:
+    """Neither a legacy add in doubt nor the check before a start takes it for a stranger's."""
+    async with open_operated_gateway(tmp_path, seconds=1) as setup:
+        gateway = setup.gateway
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        (upstream,) = setup.service.find_or_create_tenant().batches
+        add_path = f"/v1/batches/{upstream}/payments"
+        body = {"recipient": {"id": recipient}, "sourceAmount": "6.00"}
+
+        async def is_added() -> bool:
+            path = f"/v1/batches/{batch}/payments"
+            return (await gateway.request("POST", path, body)).status == 200
+
+        setup.add_fault("POST", add_path, close="before")
+        assert not await is_added()
+        setup.add_fault("POST", add_path, close="after")
+        add_response = await add_signed_payment(gateway, upstream, recipient, "7.00")
+        assert add_response.status == 500
+
+        async def is_signed_add_closed() -> bool:
+            return len((await setup.run_json_command("writes", "unsettled"))["writes"]) == 1
+
+        # The legacy add is looked for later.
+        setup.add_fault("GET", f"/v1/batch/{upstream}/summary", status=500, times=1000)
+        await setup.age_sent_writes()
+        await wait_until_async(is_signed_add_closed, 40)
+        setup.service.faults.clear()
+        await wait_until_async(is_added, 60)
+        start_response = await request_successfully(
+            gateway, "POST", f"/batches/{batch}/start-processing"
+        )
+        assert start_response["batch"]["amount"] == "18.00"
+
+
 @WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
 async def test_edit_after_a_refused_start_applies_to_the_batch(
     *, inferred: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

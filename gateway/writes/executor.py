@@ -54,6 +54,7 @@ from mappings.failures import (
     Halted,
     Invalid,
     NoSuchOperation,
+    PossiblyExecuted,
     Problem,
     Refused,
     UndoPending,
@@ -343,6 +344,8 @@ class FlowExecutor:
         await execution.record_reconciled_outcome(call, outcome)
         if isinstance(outcome, Confirmed):
             return outcome.body
+        if isinstance(outcome, MayExist):
+            raise PossiblyExecuted("the write was sent, and may have been executed")
         raise Unreachable("the write was sent, but not executed")
 
     async def _evaluate_outcome_rule(

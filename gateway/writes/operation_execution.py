@@ -51,6 +51,7 @@ from mappings.failures import (
     Failure,
     Halted,
     NoSuchOperation,
+    PossiblyExecuted,
     Refused,
     Unknown,
     Unreachable,
@@ -208,7 +209,8 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
             new_write=write,
             object_changes=[*(self.routing_changes if self.has_changed_nothing else ()), *guards],
             refuses_if_frozen=True,
-            refuses_if_restored=is_first_change and self._is_refused_after_restore,
+            refuses_if_restored=is_first_change
+            and is_refused_after_restore(self.operation, self.request),
         )
         self.writes[write.number] = write
 
@@ -258,7 +260,8 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
             await self._save_checkpoint(
                 object_changes=[*(self.routing_changes if self.has_changed_nothing else ()), step],
                 refuses_if_frozen=has_checks,
-                refuses_if_restored=has_checks and self._is_refused_after_restore,
+                refuses_if_restored=has_checks
+                and is_refused_after_restore(self.operation, self.request),
             )
         # The refusal is the result of the step: a replay must take the same way.
         except (Conflict, Halted) as failure:
@@ -273,10 +276,6 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
     async def save_pending_changes(self) -> None:
         """Saves pending changes, before a step that must see them."""
         await self._save_checkpoint()
-
-    @property
-    def _is_refused_after_restore(self) -> bool:
-        return is_refused_after_restore(self.operation, self.request)
 
     def record_response(self, call: Call, outcome: step_records.Outcome) -> None:
         """Records the response to the last write."""
@@ -297,10 +296,11 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         if isinstance(outcome, Confirmed):
             self.record_write_state(states.CONFIRMED, object_id=outcome.object_id)
             self._append_changing_step(call, outcome.body)
+        elif isinstance(outcome, MayExist):
+            self.record_write_state(states.MAY_EXIST)
+            self._append_changing_step(call, PossiblyExecuted("it was sent, and may have happened"))
         else:
-            self.record_write_state(
-                states.MAY_EXIST if isinstance(outcome, MayExist) else states.ABSENT
-            )
+            self.record_write_state(states.ABSENT)
             self._append_changing_step(call, Unreachable("it was sent, and did not happen"))
         try:
             await self._save_checkpoint()

@@ -39,6 +39,7 @@ from mappings.failures import (
     Halted,
     Invalid,
     NoSuchOperation,
+    PossiblyExecuted,
     Problem,
     Refused,
     Unreachable,
@@ -207,6 +208,7 @@ _FAILURE_DECODERS: dict[str, Callable[[dict[str, Any]], Failure]] = {
     "Conflict": _build_failure_decoder(Conflict),
     "NoSuchOperation": _build_failure_decoder(NoSuchOperation),
     **dict.fromkeys(("Unreachable", "CircuitOpen"), _build_failure_decoder(Unreachable)),
+    "PossiblyExecuted": _build_failure_decoder(PossiblyExecuted),
     "ClientDisconnected": _build_failure_decoder(ClientDisconnected),
 }
 
