@@ -63,7 +63,7 @@ async def test_gateway_recovers_from_database_outage_without_restart(
             recipient = await create_recipient(gateway)
             creation_count = len(simulator.service.list_requests("POST", "/v1/recipients"))
             for other_headers in ({"X-API-Key": "one-more"}, {"X-API-Key": "another"}):
-                await tcp_proxy.disconnect()
+                tcp_proxy.disconnect()
                 assert await load_status(gateway, "/profile/balances") == 200, (
                     "with a key that is known"
                 )
@@ -86,7 +86,7 @@ async def test_gateway_recovers_from_database_outage_without_restart(
                 assert math.isnan(outage_metrics.sum("payout_gateway_in_doubt_writes"))
                 await asyncio.sleep(1)  # several renewals
                 assert "".join(capfd.readouterr()).count('"lease_renewal"') <= 1
-                await tcp_proxy.restore()
+                tcp_proxy.restore()
                 assert await load_status(gateway, f"/recipients/{recipient}") == 200
                 assert await load_status(gateway, "/recipients") == 200
                 unknown_key_response = await gateway.request(
@@ -120,7 +120,7 @@ async def test_no_write_is_sent_during_database_outage_and_sent_writes_are_not_r
                 gateway.request("POST", "/v1/recipients", build_person("one"))
             )
             await wait_until(lambda: service.creation_counts["recipient"] == 1)
-            await tcp_proxy.disconnect()
+            tcp_proxy.disconnect()
             lost_response = await pending_response
             assert "unknown" in lost_response.body["errors"][0]["message"], lost_response.text
             refused_response = await gateway.request("POST", "/v1/recipients", build_person("two"))
@@ -128,7 +128,7 @@ async def test_no_write_is_sent_during_database_outage_and_sent_writes_are_not_r
                 code = response.body["errors"][0]["code"]
                 assert (response.status, code) == (500, "internal_server_error")
             assert service.creation_counts["recipient"] == 1
-            await tcp_proxy.restore()
+            tcp_proxy.restore()
             for name in ("one", "two"):
                 retry_response = await gateway.request("POST", "/v1/recipients", build_person(name))
                 assert retry_response.status == 200, retry_response.text

@@ -454,13 +454,13 @@ async def test_admin_port_reports_on_all_workers(workers: SharedWorkers) -> None
         assert body["faults"] == {"workers": "1 of 2 do not answer"}
     finally:
         os.kill(stopped_pid, signal.SIGCONT)
-    await workers.proxy.disconnect()
+    workers.proxy.disconnect()
     try:
         status, body = await workers.load_page("/readyz")
         assert (status, list(body["faults"])) == (503, ["environments.sandbox"])
         assert await workers.load_page("/healthz") == (200, {"status": "ok"})
     finally:
-        await workers.proxy.restore()
+        workers.proxy.restore()
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -64,12 +64,12 @@ async def test_lost_response_of_commit_is_reported_and_never_repeated(database: 
         )
         write_task = asyncio.ensure_future(proxied_database.write(insert_event))
         await asyncio.sleep(0.3)
-        await proxy.disconnect()
+        proxy.disconnect()
         with pytest.raises(StoreUnavailable):
             await write_task
         assert proxied_database.write_error is not None
         await asyncio.sleep(0.5)
-        await proxy.restore()
+        proxy.restore()
         assert await count_events(proxied_database) == 1
         await proxied_database.write(insert_event)
         assert await count_events(proxied_database) == 2
@@ -140,8 +140,8 @@ async def test_hung_server_fails_all_callers_after_one_timeout(
         outcomes = await asyncio.gather(*callers, *read_calls, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
         assert time.monotonic() - started_at < 3.5
-        await proxy.disconnect()
-        await proxy.restore()
+        proxy.disconnect()
+        proxy.restore()
         assert await count_events(proxied_database) == events_before
         await proxied_database.write(insert_event)
 
@@ -169,8 +169,8 @@ async def test_reads_by_key_that_share_a_failure_can_be_repeated(database: str) 
             assert [type(outcome) for outcome in outcomes] == [StoreUnavailable] * 3, is_connected
         cancelled, other = asyncio.ensure_future(fetch()), asyncio.ensure_future(fetch())
         await asyncio.sleep(0)
-        await proxy.disconnect()
-        await proxy.restore()
+        proxy.disconnect()
+        proxy.restore()
         cancelled.cancel()
         assert await other == [("a",)]
         assert await asyncio.gather(fetch(), fetch()) == [[("a",)]] * 2

@@ -41,7 +41,7 @@ async def test_each_process_admits_its_share_during_outage(
         open_redis_limiter(processes=3) as first_limiter,
         open_redis_limiter(processes=3) as second_limiter,
     ):
-        await redis_proxy.disconnect()
+        redis_proxy.disconnect()
         assert await count_admitted(first_limiter, 8) == 3
         assert await count_admitted(second_limiter, 8) == 3
         assert (first_limiter.local_decision_count, first_limiter.outage_count) == (8, 1)
@@ -51,7 +51,7 @@ async def test_share_is_at_least_one(
     open_redis_limiter: LimiterFactory, redis_proxy: TcpProxy
 ) -> None:
     async with open_redis_limiter(processes=50) as limits:
-        await redis_proxy.disconnect()
+        redis_proxy.disconnect()
         assert await count_admitted(limits, 3) == 1
         assert await count_admitted(limits, 3, limit=0, key="stopped") == 0
 
@@ -87,11 +87,11 @@ async def test_outage_and_recovery_are_logged_once_each(
 ) -> None:
     with capture_logs() as log_entries:
         async with open_redis_limiter(processes=2) as limits:
-            await redis_proxy.disconnect()
+            redis_proxy.disconnect()
             for _ in range(7):
                 await count_admitted(limits, 1)
                 await asyncio.sleep(0.03)  # several failed attempts
-            await redis_proxy.restore()
+            redis_proxy.restore()
             await wait_for_reconnect(limits)
             await count_admitted(limits, 2)
     outage, recovery = log_entries
@@ -112,16 +112,16 @@ async def test_admissions_after_recovery_stay_within_limit_and_shares(
         assert (
             await count_admitted(first_limiter, 8) + await count_admitted(second_limiter, 8) == 10
         )
-        await redis_proxy.disconnect()
+        redis_proxy.disconnect()
         assert (
             await count_admitted(first_limiter, 20) + await count_admitted(second_limiter, 20) == 10
         )
-        await redis_proxy.restore()
+        redis_proxy.restore()
         await asyncio.gather(wait_for_reconnect(first_limiter), wait_for_reconnect(second_limiter))
         assert (
             await count_admitted(first_limiter, 20) + await count_admitted(second_limiter, 20) == 0
         )
-        await redis_proxy.disconnect()  # a share counts once per hour, however often Redis fails
+        redis_proxy.disconnect()  # a share counts once per hour, however often Redis fails
         assert (
             await count_admitted(first_limiter, 20) + await count_admitted(second_limiter, 20) == 0
         )
@@ -130,12 +130,12 @@ async def test_admissions_after_recovery_stay_within_limit_and_shares(
 async def test_limiter_starts_without_redis_and_connects_later(
     open_redis_limiter: LimiterFactory, redis_proxy: TcpProxy
 ) -> None:
-    await redis_proxy.disconnect()
+    redis_proxy.disconnect()
     async with open_redis_limiter() as limits:
         assert await count_admitted(limits, 3) == 3
         assert limits.local_decision_count == 3
         assert "Redis" in (await limits.find_limiter_problem() or "")
-        await redis_proxy.restore()
+        redis_proxy.restore()
         await wait_for_reconnect(limits)
         assert await limits.find_limiter_problem() is None
         assert await count_admitted(limits, 20) == 10
@@ -163,7 +163,7 @@ async def test_late_answer_is_not_given_to_another_caller(
     async with open_redis_limiter() as limits:
         redis_proxy.hang()
         await count_admitted(limits, 4, limit=100)
-        await redis_proxy.restore()
+        redis_proxy.restore()
         await wait_for_reconnect(limits)
         admissions = await limits.admit("another", 7)
         assert (admissions.limit, admissions.remaining) == (7, 6)
@@ -201,12 +201,12 @@ async def test_running_gateway_serves_requests_without_redis_and_is_not_ready(
 
         assert await request_remaining_limit() == "9999"
         assert not await has_limits_fault()
-        await redis_proxy.disconnect()
+        redis_proxy.disconnect()
         assert await request_remaining_limit() == "9999", (
             "the share of a single process is the whole limit"
         )
         assert await has_limits_fault()
-        await redis_proxy.restore()
+        redis_proxy.restore()
         while await has_limits_fault():  # noqa: ASYNC110 - the endpoint is polled, as operators do
             await asyncio.sleep(0.02)
         assert await request_remaining_limit() == "9998"
@@ -218,5 +218,5 @@ async def test_usage_is_unknown_while_redis_is_gone(
     async with open_redis_limiter() as limits:
         await limits.admit("k", 2)
         assert await limits.list_window_request_counts(["k"]) == [1]
-        await redis_proxy.disconnect()
+        redis_proxy.disconnect()
         assert await limits.list_window_request_counts(["k"]) is None
