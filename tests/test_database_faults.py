@@ -176,7 +176,8 @@ async def test_full_disk_is_reported_by_readiness_without_writes(
         assert (await is_healthy(), await load_database_up()) == (True, 1)
         # Captured from here on, because the gateway may notice the end before this test does.
         with capture_logs() as log_entries:
-            async with fill_disk(tmp_path / "gateway.db"):
+            # So full that not even the lease can be renewed, which would end the fault.
+            async with fill_disk(tmp_path / "gateway.db", 4096):
                 await wait_until_async(is_faulty)
                 fault = await load_state_fault() or ""
                 assert "gateway.db cannot be written (" in fault
