@@ -529,6 +529,26 @@ async def test_payment_is_not_added_to_a_draft_without_its_client(
         await check_payout(draft)
 
 
+async def test_batch_is_not_locked_by_a_start_that_was_killed_before_it_was_sent(
+    sqlite: State,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """The batch has another id at the service than for its legacy clients."""
+    async with open_pair(tmp_path, sqlite, lists=False) as pair:
+        draft = await prepare_batch(pair, "signed start")
+        await pair.first.process.stop()
+        pair.first.process = await pair.forker.start(pair.settings, tmp_path, kill_point=1)
+        armed_file = tmp_path / "armed"
+        armed_file.touch()
+        response = await FIRST_REQUESTS["signed start"].send(pair.first, draft)
+        assert response.text == "no answer"
+        armed_file.unlink()
+        await pair.restart()
+        removal = SECOND_REQUESTS["remove"]
+        check_response(draft, removal, await _request_until_answered(pair.first, removal, draft))
+        await check_payout(draft)
+
+
 async def test_operation_finished_by_another_process_is_replayed(
     postgres: State,  # noqa: F811
     tmp_path: Path,

@@ -39,7 +39,7 @@ from gateway.writes.write_request import Caller
 from mappings import FORWARDED, OPERATIONS, SIGNED, UNLISTED
 from mappings.batch_locks import SIGNED_CHANGES_KIND
 from mappings.drafts import build_unsent_change_release
-from mappings.effects import Operation
+from mappings.effects import CompareAndSet, Operation
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Failure, Halted, Unknown
 from mappings.forwarded_writes import FORWARDED_PREFIX
@@ -271,20 +271,22 @@ class WriteReconciler:
         as a draft.
         """
         record, object_state = execution.operation_record, self._journal.object_state
-        releases, saved = [], await self._journal.operations.find_operation(record.id)
+        # By batch, which a request may name by several of its ids.
+        releases = dict[str, CompareAndSet]()
+        saved = await self._journal.operations.find_operation(record.id)
         for id_ in saved.object_ids if saved else ():
             redirect = await object_state.load(record.tenant, "alias", id_)
             batch_id = redirect.get("id") or id_
             facts = await object_state.load(record.tenant, "batch", batch_id)
             signed_changes = await object_state.load(record.tenant, SIGNED_CHANGES_KIND, batch_id)
-            release = build_unsent_change_release(
+            if release := build_unsent_change_release(
                 execution.request, batch_id, facts, signed_changes
-            )
-            releases += [release] if release else []
+            ):
+                releases[batch_id] = release
         has_changed = any(outcome is None for _, outcome in execution.recorded_steps)
         if has_changed and not releases:
             return False
-        await execution.close(UNDONE, object_changes=releases)
+        await execution.close(UNDONE, object_changes=[*releases.values()])
         self._log_resolved(record, "not_executed")
         return True
 
