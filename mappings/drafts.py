@@ -186,10 +186,15 @@ def _edit_without_service(batch: Batch, request: Request, edit: Edit, now: str) 
     edit = yield from _add_recipients(edit)
     # Stored now, because a later edit loads, and stores, only the payments that it names.
     entries_before = yield from add_recipient_details(
-        _build_draft_entries(batch, request, signed_adds)
+        _build_draft_entries(batch, request, [*signed_adds.values()])
     )
     entries = edit.apply_to_entries(entries_before, now)
-    yield from _save_draft(batch, request, entries, edit, batch.upstream_id)
+    # The draft has their payments. A batch made of it shows these, but not as added by them.
+    removals = [CompareAndSet(SIGNED_ADDS, batch.id, dict.fromkeys(signed_adds))]
+    superseded_id = batch.upstream_id
+    yield from _save_draft(
+        batch, request, entries, edit, superseded_id, *(removals if signed_adds else ())
+    )
 
 
 def _add_recipients(edit: Edit) -> SubFlow:
@@ -201,14 +206,15 @@ def _add_recipients(edit: Edit) -> SubFlow:
 def _require_up_to_date_summary(batch: Batch, request: Request) -> SubFlow:
     """Raises if the batch is started, or a draft made of its summary may lack changes.
 
-    Returns the payments that signed requests have added. A service may show a change later than it confirms it.
+    Returns the payments that signed requests have added, by name. A service may show a change later
+    than it confirms it.
     """
     require_not_started(batch)
-    signed_adds = [*(yield LoadFacts(SIGNED_ADDS, batch.id)).values()]
+    signed_adds = yield LoadFacts(SIGNED_ADDS, batch.id)
     # A draft is submitted as new payments, each of which needs the id of its recipient.
     if not all(map(extract_recipient_id, batch.payments)):
         raise Invalid(PAYEE_UNKNOWN)
-    if not has_last_changes(batch, signed_adds, request.now):
+    if not has_last_changes(batch, [*signed_adds.values()], request.now):
         raise build_read_lag_failure()
     if not batch.has_known_payments:
         raise Invalid(PAYEE_UNKNOWN)
@@ -258,7 +264,7 @@ def _save_draft(
     entries: Sequence[Entry],
     edit: Edit,
     superseded_id: str | None = None,
-    *batch_redirects: CompareAndSet,
+    *other_records: CompareAndSet,
     **facts: JSON,
 ) -> SubFlow:
     """Stores a draft's facts, and its new or changed entries.
@@ -286,7 +292,7 @@ def _save_draft(
     }
     # Because of this record any later write to a superseded batch is refused, above all its start.
     if superseded_id:
-        batch_redirects += (CompareAndSet("alias", superseded_id, {"abandoned": True}),)
+        other_records += (CompareAndSet("alias", superseded_id, {"abandoned": True}),)
     changes = chain_rows(
         map_rows(lambda entry: (str(entry["id"]), entry), entries),
         map_rows(lambda id_: (str(id_), None), edit.removed_ids),
@@ -302,7 +308,7 @@ def _save_draft(
     records = map_rows(build_record, changes)
     if not batch.is_draft:
         old_entries = CompareAndSet("payments", batch.id, {"entries": None}, linked=records)
-        records = (old_entries, *batch_redirects)
+        records = (old_entries, *other_records)
     yield CompareAndSet(
         "batch", batch.id, facts, linked=records, created_ids=edit.list_created_ids(batch)
     )

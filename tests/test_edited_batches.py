@@ -482,6 +482,25 @@ async def test_edit_loses_no_signed_addition_that_the_summary_does_not_show_yet(
         assert sorted(str(payment.amount) for payment in payments) == ["11.00", "20.00"]
 
 
+async def test_edit_does_not_wait_for_signed_additions_that_an_earlier_edit_has_seen(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1, options=ServiceOptions(inferred=False))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "10.00")
+        path = f"/batches/{batch}"
+        (payment,) = await load_payment_ids(gateway, batch)
+        await send_signed_add(gateway, service, "30.00")
+        for amount in ("11.00", "12.00"):
+            change = {"sourceAmount": amount}
+            await request_successfully(gateway, "PATCH", f"{path}/payments/{payment}", change)
+            await request_successfully(gateway, "POST", f"{path}/generate-quote")
+        await request_successfully(gateway, "POST", f"{path}/start-processing")
+        (start,) = service.batch_starts
+        payments = service.require_batch(start.batch_id).payments.values()
+        assert [str(payment.amount) for payment in payments] == ["12.00", "30.00"]
+
+
 async def test_edit_keeps_the_currency_in_which_a_signed_request_has_added_a_payment(
     tmp_path: Path,
 ) -> None:
