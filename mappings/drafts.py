@@ -25,7 +25,6 @@ from mappings.batch_locks import (
     build_unchanged_batch_condition,
     call_service_under_batch_lock,
     identify_lock,
-    is_batch_unlocked,
 )
 from mappings.batch_reads import (
     WRONG_STATUS,
@@ -238,7 +237,7 @@ def _recreate_in_currency(batch: Batch, request: Request, edit_call: Call, edit:
     No document shows how a service would change the currency of an existing batch, so the new batch
     supersedes it. ``edit_call`` maps field names to the client's.
     """
-    # If this operation is given up, ``build_stale_lock_release`` records a batch created in this
+    # If this operation is given up, ``build_change_release`` records a batch created in this
     # phase.
     phase = {"phase": "making"}
     yield CompareAndSet("batch", batch.id, phase)
@@ -377,17 +376,42 @@ def _select_shown_fields(payment: Payment, entry: Entry) -> dict[str, JSON]:
     }
 
 
-def build_stale_lock_release(
-    batch_id: str, facts: Mapping[str, JSON], executed_at: str | None, created_id: str | None
+def build_change_release(
+    request: Request,
+    batch_id: str,
+    facts: Mapping[str, JSON],
+    signed_changes: Mapping[str, JSON],
+    *,
+    executed_at: str | None = None,
+    created_id: str | None = None,
 ) -> CompareAndSet | None:
-    """Builds the record that releases the lock of a change that is given up; None if there is none.
+    """Builds the record that ends a request's change of a batch; None if it has none.
 
     ``executed_at`` is the time when the change's last write was executed, None if it was not;
     ``created_id`` is the id of the batch that the write created, if any.
     """
-    phase = facts.get("phase")
-    if is_batch_unlocked(facts):
+    if request.seed in signed_changes:
+        return CompareAndSet(SIGNED_CHANGES_KIND, batch_id, {request.seed: None})
+    adds = dict(facts.get(ADDS) or {})
+    is_add = adds.pop(request.seed, None) is not None
+    released_facts: dict[str, JSON] = {}
+    also: tuple[CompareAndSet, ...] = ()
+    # The lock of a signed start has no seed.
+    if facts.get("since") in (identify_lock(request), request.now.isoformat()):
+        released_facts, also = _build_lock_release(batch_id, facts, executed_at, created_id)
+    elif not is_add:
         return None
+    new_facts = {**released_facts, ADDS: adds or None}
+    return CompareAndSet(
+        "batch", batch_id, new_facts, expected=build_unchanged_batch_condition(facts), linked=also
+    )
+
+
+def _build_lock_release(
+    batch_id: str, facts: Mapping[str, JSON], executed_at: str | None, created_id: str | None
+) -> tuple[dict[str, JSON], tuple[CompareAndSet, ...]]:
+    """Returns the facts of a batch whose lock is released, and the changes of redirects to it."""
+    phase = facts.get("phase")
     released_facts: dict[str, JSON] = {"phase": "sent" if facts.get("upstream") else "draft"}
     also: tuple[CompareAndSet, ...] = ()
     # Each phase has one write, and its outcome determines the state of the batch.
@@ -403,31 +427,7 @@ def build_stale_lock_release(
             # The new batch at the service has its own currency and description.
             released_facts |= {"abandoned": superseded_ids, "currency": None, "description": None}
             also = (*also, CompareAndSet("alias", superseded_id, {"abandoned": True}))
-    finished_facts = build_finished_change_facts(facts, released_facts["phase"])
-    new_facts = {**finished_facts, **released_facts, ADDS: None}
-    return CompareAndSet(
-        "batch", batch_id, new_facts, expected=build_unchanged_batch_condition(facts), linked=also
-    )
-
-
-def build_unsent_change_release(
-    request: Request, batch_id: str, facts: Mapping[str, JSON], signed_changes: Mapping[str, JSON]
-) -> CompareAndSet | None:
-    """Builds the record that ends a request's change of a batch of which nothing was sent.
-
-    None if the request has neither the batch's lock nor an open signed change.
-    """
-    if request.seed in signed_changes:
-        return CompareAndSet(SIGNED_CHANGES_KIND, batch_id, {request.seed: None})
-    # The lock of a signed start has no seed.
-    if facts.get("since") not in (identify_lock(request), request.now.isoformat()):
-        return None
-    finished_facts = build_finished_change_facts(
-        facts, "sent" if facts.get("upstream") else "draft"
-    )
-    adds = {name: body for name, body in (facts.get(ADDS) or {}).items() if name != request.seed}
-    is_unchanged = build_unchanged_batch_condition(facts)
-    return CompareAndSet("batch", batch_id, finished_facts | {ADDS: adds or None}, is_unchanged)
+    return build_finished_change_facts(facts, released_facts["phase"]) | released_facts, also
 
 
 def _build_batch_id_redirect(

@@ -28,7 +28,9 @@ from gateway.storage.operation_records import (
 from gateway.storage.operations import OperationRepository
 from gateway.writes import states
 from gateway.writes.outcome_policy import UNREADABLE_REASON
-from mappings.drafts import build_stale_lock_release
+from gateway.writes.step_records import decode_request
+from mappings.batch_locks import SIGNED_CHANGES_KIND
+from mappings.drafts import build_change_release
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
 
@@ -132,11 +134,18 @@ async def _build_batch_unlock_records(
     has_happened = last_write.state in (states.ANSWERED, states.CONFIRMED)
     # The format of the service's timestamps, which the batch record uses.
     time = f"{last_write.recorded_at:%Y-%m-%dT%H:%M:%S.000Z}"
+    request, _steps = decode_request(record.request or "")
     for subject_id in record.object_ids:
         batch_id = await resolve_original_object_id(store, record.tenant, subject_id)
         facts = await ledger.load(record.tenant, "batch", batch_id)
-        if unlock_record := build_stale_lock_release(
-            batch_id, facts, time if has_happened else None, last_write.object_id
+        signed_changes = await ledger.load(record.tenant, SIGNED_CHANGES_KIND, batch_id)
+        if unlock_record := build_change_release(
+            request,
+            batch_id,
+            facts,
+            signed_changes,
+            executed_at=time if has_happened else None,
+            created_id=last_write.object_id,
         ):
             records[batch_id] = unlock_record
     return list(records.values())

@@ -38,7 +38,7 @@ from gateway.writes.step_records import FLOW_CHANGED_REASON
 from gateway.writes.write_request import Caller
 from mappings import FORWARDED, OPERATIONS, SIGNED, UNLISTED
 from mappings.batch_locks import SIGNED_CHANGES_KIND
-from mappings.drafts import build_unsent_change_release
+from mappings.drafts import build_change_release
 from mappings.effects import CompareAndSet, Operation
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Failure, Halted, Unknown
@@ -279,9 +279,7 @@ class WriteReconciler:
             batch_id = redirect.get("id") or id_
             facts = await object_state.load(record.tenant, "batch", batch_id)
             signed_changes = await object_state.load(record.tenant, SIGNED_CHANGES_KIND, batch_id)
-            if release := build_unsent_change_release(
-                execution.request, batch_id, facts, signed_changes
-            ):
+            if release := build_change_release(execution.request, batch_id, facts, signed_changes):
                 releases[batch_id] = release
         has_changed = any(outcome is None for _, outcome in execution.recorded_steps)
         if has_changed and not releases:

@@ -598,6 +598,32 @@ async def test_operation_of_another_version_can_be_closed_once_its_writes_are_se
         assert "it does not need to be closed" in second_result.stderr
 
 
+async def test_closed_add_leaves_another_one_in_doubt(tmp_path: Path) -> None:
+    """An add of the same amount could still pay a second time."""
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        gateway = operated_gateway.gateway
+        recipient = await create_recipient(gateway)
+        path = f"/v1/batches/{await create_batch(gateway, recipient, '10.00')}/payments"
+
+        async def add_payment(amount: str) -> int:
+            body = {"recipient": {"id": recipient}, "sourceAmount": amount}
+            return (await gateway.request("POST", path, body)).status
+
+        operated_gateway.add_fault("POST", "/v1/batches/*/payments", close="before")
+        assert await add_payment("11.00") == 500
+        await change_recorded_steps(operated_gateway)
+        await operated_gateway.age_sent_writes()
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
+        operated_gateway.add_fault("POST", "/v1/batches/*/payments", close="before")
+        assert await add_payment("12.00") == 500
+        await operated_gateway.run_command("writes", "close", write, "--yes")
+        assert await add_payment("12") == 500
+        await operated_gateway.age_sent_writes()
+        await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway), 40)
+        assert await add_payment("12") == 200
+
+
 async def test_closed_add_that_happened_is_not_sent_again_by_a_retry(tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path, seconds=2) as operated_gateway:
         gateway, service = operated_gateway.gateway, operated_gateway.service
