@@ -590,7 +590,7 @@ async def test_signed_write_that_waited_past_its_timestamp_is_to_be_signed_again
     ):
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         simulator.service.faults.append(
-            Fault("PATCH", f"/v1/batches/{upstream}/payments/*", delay=2.5)
+            Fault("PATCH", f"/v1/batches/{upstream}/payments/*", delay=3.5)
         )
         pending_edit = asyncio.ensure_future(edit_payment(gateway, batch))
         await wait_until(lambda: not simulator.service.faults)  # it has arrived

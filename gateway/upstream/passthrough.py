@@ -53,6 +53,9 @@ STAMP_EXPIRED = Problem(
     "The request waited until its timestamp was too old; nothing was done. Sign it again.",
 )
 
+STAMP_MARGIN_SECONDS = 1.25
+"""A timestamp has whole seconds, and services may round its age too; the rest is for the way."""
+
 UNWRITABLE_RESPONSE = "a response with a control character in a header"
 
 MAX_MEMORY_BYTES = 1024 * 1024
@@ -233,8 +236,7 @@ class PassthroughClient:
         call = _Call(seconds, started_at + seconds, 0, is_write=request.is_write)
         if self._clock is not None and request.stamp is not None:
             age = self._clock.wall() + self._clock.offset(request.environment) - request.stamp
-            # A timestamp has whole seconds, and services may round the age too.
-            call.stamp_expires_at = started_at + MAX_STAMP_AGE_SECONDS + 1 - age
+            call.stamp_expires_at = started_at + MAX_STAMP_AGE_SECONDS + STAMP_MARGIN_SECONDS - age
         breaker = self._breakers[request.environment]
         is_probe, failure = breaker.start_call(), None
         try:
