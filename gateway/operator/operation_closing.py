@@ -134,7 +134,9 @@ async def _build_batch_unlock_records(
     has_happened = last_write.state in (states.ANSWERED, states.CONFIRMED)
     # The format of the service's timestamps, which the batch record uses.
     time = f"{last_write.recorded_at:%Y-%m-%dT%H:%M:%S.000Z}"
-    request, _steps = decode_request(record.request or "")
+    if record.request is None:
+        return []
+    request, _steps = decode_request(record.request)
     for subject_id in record.object_ids:
         batch_id = await resolve_original_object_id(store, record.tenant, subject_id)
         facts = await ledger.load(record.tenant, "batch", batch_id)
