@@ -15,7 +15,6 @@ from gateway.operator import ActionRefused
 from gateway.operator.in_doubt_writes import (
     find_write_by_shown_id,
     is_verdict_refuted,
-    resolve_original_object_id,
 )
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.operation_records import (
@@ -28,9 +27,8 @@ from gateway.storage.operation_records import (
 from gateway.storage.operations import OperationRepository
 from gateway.writes import states
 from gateway.writes.outcome_policy import UNREADABLE_REASON
+from gateway.writes.reconciler import build_change_releases
 from gateway.writes.step_records import decode_request
-from mappings.batch_locks import SIGNED_CHANGES_KIND
-from mappings.drafts import build_change_release
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
 
@@ -129,25 +127,17 @@ async def _build_batch_unlock_records(
     store: Store, record: OperationRecord, final_writes: Sequence[Write]
 ) -> list[CompareAndSet]:
     """Records that unlock the operation's batches, with the effect of its last write."""
-    records: dict[str, CompareAndSet] = {}
-    last_write, ledger = final_writes[-1], ObjectStateStore(store)
+    last_write = final_writes[-1]
     has_happened = last_write.state in (states.ANSWERED, states.CONFIRMED)
-    # The format of the service's timestamps, which the batch record uses.
-    time = f"{last_write.recorded_at:%Y-%m-%dT%H:%M:%S.000Z}"
     if record.request is None:
         return []
     request, _steps = decode_request(record.request)
-    for subject_id in record.object_ids:
-        batch_id = await resolve_original_object_id(store, record.tenant, subject_id)
-        facts = await ledger.load(record.tenant, "batch", batch_id)
-        signed_changes = await ledger.load(record.tenant, SIGNED_CHANGES_KIND, batch_id)
-        if unlock_record := build_change_release(
-            request,
-            batch_id,
-            facts,
-            signed_changes,
-            executed_at=time if has_happened else None,
-            created_id=last_write.object_id,
-        ):
-            records[batch_id] = unlock_record
-    return list(records.values())
+    # The format of the service's timestamps, which the batch record uses.
+    time = f"{last_write.recorded_at:%Y-%m-%dT%H:%M:%S.000Z}"
+    return await build_change_releases(
+        ObjectStateStore(store),
+        record,
+        request,
+        executed_at=time if has_happened else None,
+        created_id=last_write.object_id,
+    )

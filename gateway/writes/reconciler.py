@@ -23,7 +23,7 @@ from gateway.auth.key_rows import load_credentials
 from gateway.auth.keys import ApiKey
 from gateway.observability import logs
 from gateway.payloads.worker_thread import run_in_thread_if
-from gateway.storage import Store, StoreUnavailable, Tenant
+from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.operation_records import OperationRecord, OperatorOutcomes, OwnershipLostError
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.writes import stored_responses
@@ -39,7 +39,7 @@ from gateway.writes.write_request import Caller
 from mappings import FORWARDED, OPERATIONS, SIGNED, UNLISTED
 from mappings.batch_locks import SIGNED_CHANGES_KIND
 from mappings.drafts import build_change_release
-from mappings.effects import CompareAndSet, Operation
+from mappings.effects import CompareAndSet, Operation, Request
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Failure, Halted, Unknown
 from mappings.forwarded_writes import FORWARDED_PREFIX
@@ -85,6 +85,37 @@ def _compute_pause_seconds(record: OperationRecord) -> float:
     """Doubles with each attempt so far, which are as many as the operation was taken over."""
     doublings = min(record.fence + 1, 10)  # more would exceed the longest pause by far
     return min(SWEEP_SECONDS * 2.0**doublings, MAX_PAUSE_SECONDS)
+
+
+async def build_change_releases(
+    object_state: ObjectStateStore,
+    record: OperationRecord,
+    request: Request,
+    *,
+    executed_at: str | None = None,
+    created_id: str | None = None,
+) -> list[CompareAndSet]:
+    """Builds the records that end an operation's changes of its batches.
+
+    The arguments are those of ``build_change_release``.
+    """
+    # By batch, which a request may name by several of its ids.
+    releases: dict[str, CompareAndSet] = {}
+    for id_ in record.object_ids:
+        redirect = await object_state.load(record.tenant, "alias", id_)
+        batch_id = str(redirect.get("id", id_))
+        facts = await object_state.load(record.tenant, "batch", batch_id)
+        signed_changes = await object_state.load(record.tenant, SIGNED_CHANGES_KIND, batch_id)
+        if release := build_change_release(
+            request,
+            batch_id,
+            facts,
+            signed_changes,
+            executed_at=executed_at,
+            created_id=created_id,
+        ):
+            releases[batch_id] = release
+    return [*releases.values()]
 
 
 class WriteReconciler:
@@ -271,20 +302,14 @@ class WriteReconciler:
         as a draft.
         """
         record, object_state = execution.operation_record, self._journal.object_state
-        # By batch, which a request may name by several of its ids.
-        releases = dict[str, CompareAndSet]()
         saved = await self._journal.operations.find_operation(record.id)
-        for id_ in saved.object_ids if saved else ():
-            redirect = await object_state.load(record.tenant, "alias", id_)
-            batch_id = redirect.get("id") or id_
-            facts = await object_state.load(record.tenant, "batch", batch_id)
-            signed_changes = await object_state.load(record.tenant, SIGNED_CHANGES_KIND, batch_id)
-            if release := build_change_release(execution.request, batch_id, facts, signed_changes):
-                releases[batch_id] = release
+        releases = (
+            await build_change_releases(object_state, saved, execution.request) if saved else []
+        )
         has_changed = any(outcome is None for _, outcome in execution.recorded_steps)
         if has_changed and not releases:
             return False
-        await execution.close(UNDONE, object_changes=[*releases.values()])
+        await execution.close(UNDONE, object_changes=releases)
         self._log_resolved(record, "not_executed")
         return True
 
