@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gateway.simulator.state import Payment
 from tests.payouts import (
     create_batch,
     create_recipient,
@@ -23,6 +24,12 @@ from tests.service_summaries import load_service_summary, show_summary
 from tests.signed_requests import SigningClient, send_raw, send_signed
 from tests.simulator import Fault, Service, ServiceOptions
 from tests.state import record_statements
+
+
+def list_started_payments(service: Service) -> list[Payment]:
+    """Returns the payments of the only batch that was started."""
+    (start,) = service.batch_starts
+    return [*service.require_batch(start.batch_id).payments.values()]
 
 
 async def load_creation_times(gateway: GatewayUnderTest, batch: str) -> dict[str, Any]:
@@ -304,8 +311,7 @@ async def test_edit_loses_no_payment_that_the_summary_does_not_show_yet(
         service.faults.clear()
         await request_successfully(gateway, "PATCH", path, change)
         await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
-        (start,) = service.batch_starts
-        payments = service.require_batch(start.batch_id).payments.values()
+        payments = list_started_payments(service)
         expected_amounts = ["11.00", "20.00", *(["30.00"] if has_signed else [])]
         assert sorted(str(payment.amount) for payment in payments) == expected_amounts
 
@@ -382,8 +388,7 @@ async def test_draft_is_started_although_the_service_does_not_show_its_new_batch
         service.faults.append(Fault("GET", "/v1/batch/*/summary", status=404, body=refusal))
         await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
         assert service.faults == []
-        (start,) = service.batch_starts
-        payments = service.require_batch(start.batch_id).payments.values()
+        payments = list_started_payments(service)
         assert sorted(str(payment.amount) for payment in payments) == ["11.00", "20.00"]
 
 
@@ -406,8 +411,7 @@ async def test_amount_is_set_back_although_the_service_does_not_show_the_change_
             await request_successfully(gateway, "PATCH", path, body)
         service.faults.clear()
         await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
-        (start,) = service.batch_starts
-        (paid,) = service.require_batch(start.batch_id).payments.values()
+        (paid,) = list_started_payments(service)
         assert str(paid.amount) == "10.00"
 
 
@@ -454,8 +458,7 @@ async def test_draft_has_the_payments_as_they_were_last_changed(
         service.faults = [fault for fault in service.faults if fault.method == "PATCH"]
         await request_successfully(gateway, "PATCH", f"/batches/{batch}", added)
         await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
-        (start,) = service.batch_starts
-        payments = service.require_batch(start.batch_id).payments.values()
+        payments = list_started_payments(service)
         expected = ["11.00", "20.00", "30.00"] if method == "PATCH" else ["20.00", "30.00"]
         assert sorted(str(payment.amount) for payment in payments) == expected
 
@@ -477,8 +480,7 @@ async def test_edit_loses_no_signed_addition_that_the_summary_does_not_show_yet(
         service.faults.clear()
         await request_successfully(gateway, "PATCH", path, change)
         await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
-        (start,) = service.batch_starts
-        payments = service.require_batch(start.batch_id).payments.values()
+        payments = list_started_payments(service)
         assert sorted(str(payment.amount) for payment in payments) == ["11.00", "20.00"]
 
 
@@ -496,8 +498,7 @@ async def test_edit_does_not_wait_for_signed_additions_that_an_earlier_edit_has_
             await request_successfully(gateway, "PATCH", f"{path}/payments/{payment}", change)
             await request_successfully(gateway, "POST", f"{path}/generate-quote")
         await request_successfully(gateway, "POST", f"{path}/start-processing")
-        (start,) = service.batch_starts
-        payments = service.require_batch(start.batch_id).payments.values()
+        payments = list_started_payments(service)
         assert [str(payment.amount) for payment in payments] == ["12.00", "30.00"]
 
 
@@ -514,8 +515,7 @@ async def test_edit_keeps_the_currency_in_which_a_signed_request_has_added_a_pay
         path = f"/batches/{batch}/payments/{payment}"
         await request_successfully(gateway, "PATCH", path, {"sourceAmount": "11.00"})
         await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
-        (start,) = service.batch_starts
-        payments = service.require_batch(start.batch_id).payments.values()
+        payments = list_started_payments(service)
         assert sorted((str(payment.amount), payment.currency) for payment in payments) == [
             ("11.00", "USD"),
             ("20.00", "EUR"),
