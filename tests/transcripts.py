@@ -52,7 +52,7 @@ class ScriptedService:
 
 @dataclass
 class Transcript:
-    """One case, as it is played."""
+    """One case, as it runs."""
 
     case: dict[str, Any]
     service: ScriptedService

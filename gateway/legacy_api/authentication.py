@@ -34,12 +34,12 @@ class CallerAuthenticator:
         key_store: ApiKeyStore,
         limits: RateLimiter,
         unauthenticated_limits: RateLimiter,
-        forwarding: ServiceRouter,
+        service_router: ServiceRouter,
     ) -> None:
         self._key_store = key_store
         self._limits = limits
         self._unauthenticated_limits = unauthenticated_limits
-        self._forwarding = forwarding
+        self._service_router = service_router
         self._trusted_proxies = parse_networks(settings.server.trusted_proxies)
         self._environments = settings.environments.map_configured_environments_by_name()
         self._requests_per_hour = settings.limits.requests_per_hour
@@ -94,7 +94,9 @@ class CallerAuthenticator:
             context.log_fields["reason"] = _describe_refused_key(client.key_count, key)
             raise Invalid(errors.INVALID_KEY)
         # While a body is read, its connection counts for its tenant, and others for their address.
-        is_body_read = operation.body_shape is not None or self._forwarding.modes.switched_tenants
+        is_body_read = (
+            operation.body_shape is not None or self._service_router.modes.switched_tenants
+        )
         if is_body_read and not request.body.is_complete:
             connection.attribute_to_tenant(key.tenant)
         # The client may have disconnected during the lookup, before there was a caller to mark.
@@ -118,7 +120,7 @@ class CallerAuthenticator:
     ) -> Caller | None:
         """Finds the caller of an operation that needs no key, if the key selects the service."""
         client = context.client
-        if not (self._forwarding.modes.switched_tenants and client.key_count == 1):
+        if not (self._service_router.modes.switched_tenants and client.key_count == 1):
             return None
         try:
             key = await self._key_store.find_active_key(client.api_key)
@@ -127,7 +129,7 @@ class CallerAuthenticator:
             return None
         if key is None or not key.admits(client.address):
             return None
-        is_translated = self._forwarding.is_translated(key, operation)
+        is_translated = self._service_router.is_translated(key, operation)
         return None if is_translated else Caller(key, context.request_id)
 
 

@@ -73,26 +73,26 @@ class LegacyHandler:
         key_store: ApiKeyStore,
         limits: RateLimiter,
         unauthenticated_limits: RateLimiter,
-        player: FlowExecutor,
+        flow_executor: FlowExecutor,
         idempotency_guard: IdempotencyGuard,
         codec: LegacyCodec,
         usage: UsageCounter,
         brownouts: Brownouts,
-        forwarding: ServiceRouter,
+        service_router: ServiceRouter,
         shadow_traffic: ShadowTraffic,
         load: LoadShedder,
         clock: Callable[[], datetime],
     ) -> None:
         self._authenticator = CallerAuthenticator(
-            settings, key_store, limits, unauthenticated_limits, forwarding
+            settings, key_store, limits, unauthenticated_limits, service_router
         )
-        self._player = player
+        self._flow_executor = flow_executor
         self._idempotency_guard = idempotency_guard
         self._delivery = ResponseDelivery(idempotency_guard.deliveries)
         self._codec = codec
         self._usage = usage
         self._brownouts = brownouts
-        self._forwarding = forwarding
+        self._service_router = service_router
         self._shadow_traffic = shadow_traffic
         self._load = load
         self._body_bytes_per_second = settings.load.body_bytes_per_second
@@ -140,7 +140,7 @@ class LegacyHandler:
                 inbound,
                 legacy_response,
                 partial(self._run_flow_for_comparison, context, inbound, caller),
-                partial(self._player.execute, caller=caller),
+                partial(self._flow_executor.execute, caller=caller),
             )
         return response
 
@@ -224,7 +224,7 @@ class LegacyHandler:
             request_reader.check_content_length(request, self._max_body_bytes)
         slot = context.slot = self._create_admission_slot(request, operation, caller)
         # The selected service may depend on the body, so it is selected after the body is read.
-        if caller and caller.key.tenant in self._forwarding.modes.switched_tenants:
+        if caller and caller.key.tenant in self._service_router.modes.switched_tenants:
             return await self._answer_from_either_service(request, context, route_match.ids, slot)
         parsed_body = NO_PARSED_BODY
         if operation.body_shape is not None:
@@ -276,7 +276,7 @@ class LegacyHandler:
             )
         inbound = await self._build_inbound_request(request, context, ids, body)
         await slot.acquire(inbound.caller.key.tenant_name)
-        if await self._forwarding.is_compared(inbound):
+        if await self._service_router.is_compared(inbound):
             context.shadow_request, context.log_fields["mode"] = inbound, COMPARE
         for _ in range(MAX_ROUTING_ATTEMPTS):
             # Another request has assigned a batch to a service meanwhile: select again.
@@ -287,7 +287,7 @@ class LegacyHandler:
     async def _answer_from_selected_service(
         self, request: HttpRequest, context: RequestContext, inbound: InboundRequest
     ) -> LegacyResponse | PassedResponse:
-        if forwarded_answer := await self._forwarding.forward_if_routed_to_legacy(inbound):
+        if forwarded_answer := await self._service_router.forward_if_routed_to_legacy(inbound):
             context.pending_delivery = forwarded_answer.pending_delivery
             return forwarded_answer.response
         try:
@@ -300,7 +300,7 @@ class LegacyHandler:
             )
         except Failure as failure:
             # Either service may have the payment: the request does not name its batch.
-            if fallback_response := await self._forwarding.fetch_legacy_fallback_response(
+            if fallback_response := await self._service_router.fetch_legacy_fallback_response(
                 inbound, failure
             ):
                 return fallback_response
@@ -334,9 +334,9 @@ class LegacyHandler:
         if inbound is not None:
             write_request = structs.replace(
                 write_request,
-                routing_checks=partial(self._forwarding.load_routing_checks, inbound),
+                routing_checks=partial(self._service_router.load_routing_checks, inbound),
                 rebuild_forwarded_response=partial(
-                    self._forwarding.rebuild_forwarded_response, inbound
+                    self._service_router.rebuild_forwarded_response, inbound
                 ),
             )
         build_response = partial(self._codec.build_response, context)
@@ -348,7 +348,7 @@ class LegacyHandler:
         self, context: RequestContext, operation: Operation, flow_request: Request
     ) -> RecordedResponse:
         flow = operation.flow(flow_request)
-        answer = await self._player.execute(flow, context.caller, flow_request.problems)
+        answer = await self._flow_executor.execute(flow, context.caller, flow_request.problems)
         return await self._codec.build_response(context, answer), None
 
     async def _run_flow_for_comparison(
@@ -375,7 +375,7 @@ class LegacyHandler:
         flow_request = structs.replace(inbound.flow_request, ids=ids)
         flow, problems = inbound.operation.flow(flow_request), flow_request.problems
         try:
-            answer = await self._player.execute(flow, caller, problems)
+            answer = await self._flow_executor.execute(flow, caller, problems)
             return await self._codec.build_response(comparison_context, answer)
         # Unreachable, so that the caller does not count this as a difference.
         except Unreachable:

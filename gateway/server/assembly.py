@@ -186,12 +186,12 @@ class GatewayParts:
             key_store=self.keys,
             limits=self.rate_limiter,
             unauthenticated_limits=self.address_limiter,
-            player=self.executor,
+            flow_executor=self.executor,
             idempotency_guard=self.idempotency_guard,
             codec=LegacyCodec(settings, self.ids, self._clocks.service.wall),
             usage=self.usage,
             brownouts=await load_brownouts(store, store.clock, self.change_poller),
-            forwarding=service_router,
+            service_router=service_router,
             shadow_traffic=await self._enter(
                 ShadowTraffic(settings.comparing, store, service_router, store.clock)
             ),

@@ -1,4 +1,4 @@
-"""Tries mutants: plays the cases and sequences that may reveal each mutant until one differs."""
+"""Tries mutants: runs the cases and sequences that may reveal each mutant until one differs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ LIKELY_TAGS = {
     "batch_locks": ("batches",),
     "errors": ("errors", "recipients", "batches"), "field_types": ("recipients", "amounts"),
 }  # fmt: skip
-"""Tags of the sequences most likely to reveal a mutant of a module; all are played in the end."""
+"""Tags of the sequences most likely to reveal a mutant of a module; all run in the end."""
 
 
 RecordedResponses = dict[int, list[Answer]] | None
@@ -92,7 +92,7 @@ LIKELY_SHAPE_TAGS = {
     "BankBody": "payouts", "PrimaryBody": "payouts", "PayoutBody": "payouts", "Hold": "payouts",
     "AccountsBody": "payouts", "WalletBody": "payouts", "Activity": "recipients",
 }  # fmt: skip
-"""For shapes, the tag that is played first; the other shapes belong to batches."""
+"""For shapes, the tag whose sequences run first; the other shapes belong to batches."""
 
 
 def list_sequences(
@@ -121,7 +121,7 @@ def list_sequences(
 
 
 MANY_REQUESTS = 30
-"""Sequences with more requests than this are played after those of other tags."""
+"""Sequences with more requests than this run after those of other tags."""
 
 
 BARE_SERVICE_OPTIONS: dict[str, Any] = {
@@ -139,7 +139,7 @@ MODULES_FOR_BARE_SERVICE = {
 """Modules whose results depend on what such a service omits."""
 
 TAGS_FOR_BARE_SERVICE = {"batches", "pages", "amounts", "balances", "every field"}
-"""Tags of the sequences that are played with it; the lines they execute are not measured."""
+"""Tags of the sequences that run with it; the lines they execute are not measured."""
 
 
 class RenewedServices:

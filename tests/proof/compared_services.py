@@ -121,7 +121,7 @@ class ComparedServices:
     recorded_responses: dict[int, list[Answer]] | None = None
     """Control's responses by sequence (its ``id``); such a sequence is sent to candidate only.
 
-    A sequence that was played to its end is added.
+    A sequence that ran to its end is added.
     """
 
     async def compare_sequence(self, requests: list[ProofRequest]) -> list[UnexplainedDifference]:

@@ -1,7 +1,7 @@
 """Fixed sequences: each field of each table at least once, valid, invalid and left out.
 
 Random sequences (``sequences``) rarely use some rows of tables. These use every row; each has a tag, so that
-those that most likely reveal a mutant of a module are played first.
+those that most likely reveal a mutant of a module run first.
 """
 
 from __future__ import annotations

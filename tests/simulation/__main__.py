@@ -1,4 +1,4 @@
-"""``python -m tests.simulation --seeds 0:5000`` plays many seeds; ``--seeds 17 --shown`` prints one."""
+"""``python -m tests.simulation --seeds 0:5000`` runs many seeds; ``--seeds 17 --shown`` prints one."""
 
 from __future__ import annotations
 
