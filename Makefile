@@ -92,7 +92,7 @@ fuzz: $(VENV)/ready-fuzz
 soak: $(VENV)/ready-dev
 	$(BIN)/python -m tests.soak $(SECONDS)
 	$(BIN)/python -m tests.simulation --seeds 0:$(SEEDS)
-	KILLS=600 $(BIN)/python -m pytest -n 2 -o faulthandler_timeout=0 tests/test_kills.py tests/test_kill_points.py tests/test_simulation.py
+	KILLS=600 $(BIN)/python -m pytest -n 2 -o faulthandler_timeout=0 tests/test_kills.py tests/test_kill_points.py tests/test_simulation.py tests/test_paused_hosts.py
 
 # The contestants are installed into .bench only. Without npm, Node is left out with a message.
 bench: $(VENV)/ready-dev .bench/ready

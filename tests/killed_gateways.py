@@ -115,13 +115,13 @@ async def open_series(
             await import_api_keys(settings, [KEY])
             child = await series.start(settings, folder)
             new_series = GatewaySeries(series, recorder, settings, folder, session, child)
-            new_series.recipient_id = await _create_payee(new_series)
+            new_series.recipient_id = await create_payee(new_series)
             yield new_series
     finally:
         shutil.rmtree(folder)
 
 
-async def _create_payee(series: GatewaySeries) -> str:
+async def create_payee(series: GatewaySeries) -> str:
     address = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
     body = {**_build_person("payee"), "address": address, "payout": _build_wallet("payee")}
     return str(
@@ -233,7 +233,7 @@ async def run_kill(series: GatewaySeries, seed: int) -> None:
     response = await _request_and_kill(series, write, rng, headers)
     if response is None or response.status != 200:
         await _retry_until_answered(series, write, rng, headers)
-    _check_outcome(series, write, run_tag)
+    check_outcome(series, write, run_tag)
 
 
 async def _request_and_kill(
@@ -295,7 +295,7 @@ async def _retry_until_answered(
     raise AssertionError(f"no answer to {write}")
 
 
-def _check_outcome(series: GatewaySeries, write: RequestPlan, run_tag: str) -> None:
+def check_outcome(series: GatewaySeries, write: RequestPlan, run_tag: str) -> None:
     """Checks that the service did this write once and nothing else."""
     tenant, recorder = series.recorder.service.find_or_create_tenant(), series.recorder
     assert all(times == 1 for times in recorder.list_starts.values())
@@ -329,7 +329,7 @@ async def run_all(seeds: range, lane_count: int = 2, state: State | None = None)
                         await run_kill(lane_series, seed)
                     except (AssertionError, TimeoutError) as error:
                         raise AssertionError(f"seed {seed}: {error}") from error
-                await _check_nothing_in_doubt(lane_series)
+                await check_nothing_in_doubt(lane_series)
                 kinds.update(lane_series.operation_counts)
 
         async with asyncio.TaskGroup() as group:
@@ -338,7 +338,7 @@ async def run_all(seeds: range, lane_count: int = 2, state: State | None = None)
     return kinds
 
 
-async def _check_nothing_in_doubt(series: GatewaySeries) -> None:
+async def check_nothing_in_doubt(series: GatewaySeries) -> None:
     """Checks that nothing stays in doubt and that the journal agrees with the service."""
     series.gateway.advance_clock()
     for _ in range(100):
