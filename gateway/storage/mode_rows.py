@@ -56,8 +56,8 @@ async def set_mode(
 ) -> list[str]:
     """Sets the mode of groups, for a key or (empty key) for every key of a tenant.
 
-    Running gateways poll for the change. A mode for every key replaces the modes of single keys;
-    returns the names of these keys.
+    Running gateways poll for the change. A mode that is set already keeps its date. A mode for
+    every key replaces the modes of single keys; returns the names of these keys.
     """
     common = {**tenant._asdict(), "key": key, "mode": mode, "since": store.clock()}
 
@@ -66,8 +66,11 @@ async def set_mode(
         single_keys = delete(modes).filter_by(**tenant._asdict())
         single_keys = single_keys.where(modes.c.part.in_(list(groups)), modes.c.key != "")
         rows = [] if key else await tx.fetch(single_keys.returning(modes.c.key))
+        same_mode = select(modes.c.part).filter_by(**tenant._asdict(), key=key, mode=mode)
+        unchanged = {row.part for row in await tx.fetch(same_mode)}
         for group in groups:
-            await tx.execute(_UPSERT_MODE, {**common, "part": group})
+            if group not in unchanged:
+                await tx.execute(_UPSERT_MODE, {**common, "part": group})
         keys = f"key {key}" if key else "every key"
         await record_audit_event(
             store, tx, f"{SWITCHED_PREFIX} {mode}: {', '.join(groups)} of {keys}", tenant

@@ -40,6 +40,16 @@ async def test_mode_for_all_keys_replaces_mode_of_one_key(
         ]
 
 
+async def test_mode_that_is_set_again_keeps_its_date(state: State) -> None:
+    async with open_store(state) as store:
+        for groups in (["batches"], ["batches", "balances"]):
+            await set_mode(store, ACME, "", groups, "forward")
+        balances, batches = await list_mode_switches(store)
+        await set_mode(store, ACME, "", ["batches"], "compare")
+        _, switched_batches = await list_mode_switches(store)
+        assert batches.since < balances.since < switched_batches.since
+
+
 async def test_concurrent_switches_are_all_recorded(state: State) -> None:
     async with open_store(state) as store:
         switches = [set_mode(store, ACME, f"key {n}", ["batches"], "forward") for n in range(8)]
