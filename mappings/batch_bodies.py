@@ -6,7 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
+from msgspec import structs
 
 from mappings import money
 from mappings.effects import JSON
@@ -17,7 +20,7 @@ from mappings.lazy_sequences import iterate_field, map_rows, materialize_rows
 from mappings.matching import Entry, Payment
 
 
-class SentPayment(NamedTuple):
+class SentPayment(msgspec.Struct, frozen=True):
     """A payment in a request body, and its location there.
 
     ``container`` is the list that holds it and ``position`` its index; without a position,
@@ -96,7 +99,7 @@ def drop_unchanged_fields(change: SentPayment, payment: Payment | None) -> SentP
         body.pop("targetCurrency", None)
     if (body.get("memo") or None) == (payment.get("memo") or None):
         body.pop("memo", None)
-    return change._replace(body=body)
+    return structs.replace(change, body=body)
 
 
 def _is_unchanged_amount(side: str, body: Mapping[str, JSON], payment: Payment) -> bool:
@@ -122,7 +125,7 @@ def validate_with_amounts(
             yield payment.build_invalid(name, fault)
             body = {other: value for other, value in payment.body.items() if other != name}
             refused_fields = payment.refused_fields | {f"{payment.field_prefix}{name}"}
-            payment = payment._replace(body=body, refused_fields=refused_fields)
+            payment = structs.replace(payment, body=body, refused_fields=refused_fields)
     yield from validate(payment)
 
 

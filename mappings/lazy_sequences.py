@@ -23,9 +23,10 @@ T = TypeVar("T")
 SLICE_SIZE = 200
 """Number of rows decoded at a time."""
 
-UNSERIALIZED_BYTES = 256 * 1024
-"""Size, if they were serialized, of the rows of a sequence that are not: reading rows again and
-again costs more than all else that is done with them, but as objects they take ten times as much.
+UNSERIALIZED_BYTES = 1024 * 1024
+"""Size, if they were serialized, of the rows of a sequence that are not, as those of a request with
+ten thousand payments: reading rows again and again costs more than all else that is done with them,
+but as objects they take ten times as much.
 """
 
 

@@ -85,18 +85,16 @@ def compile_body_parser(shape: Any) -> NestedParser:
     lines = [
         "def parse_object(value, place, problems):",
         " if not isinstance(value, dict): raise InvalidValue('must be an object')",
-        " if not value.keys() <= hints.keys(): problems.has_unknown_fields = True",
-        " fields = {}",
+        " fields, known_count = {}, 0",
     ]
     bound: dict[str, Any] = {
-        "hints": hints,
         "InvalidValue": InvalidValue,
         "build_missing_error": build_missing_error,
     }
     for number, (name, hint) in enumerate(hints.items()):
         parser, is_required = _compile_value_parser(hint), name in shape.__required_keys__
         bound[f"parse_{number}"] = parser.parse
-        more_arguments = f", (*place, {name!r}), problems" if parser.is_nested else ""
+        more_arguments = f", place + ({name!r},), problems" if parser.is_nested else ""
         statements = [("", f"fields[{name!r}] = parse_{number}(item{more_arguments})")]
         if parser.is_nullable:
             statements.insert(0, ("item is None", f"fields[{name!r}] = None"))
@@ -104,9 +102,13 @@ def compile_body_parser(shape: Any) -> NestedParser:
         if is_required or name not in FIELDS_THAT_MAY_BE_EMPTY:
             missing_statement = "raise build_missing_error()" if is_required else "pass"
             statements.insert(0, ("item == ''", missing_statement))
+        condition, item = f"{name!r} in value", f"value[{name!r}]"
+        if is_required:
+            condition, item = "True", f"value.get({name!r}, '')"
         lines += [
-            " if True:" if is_required else f" if {name!r} in value:",
-            f"  item = value.get({name!r}, '')",
+            f" if {condition}:",
+            f"  item = {item}",
+            f"  known_count += {name!r} in value",
             "  try:",
             "   if False: pass",
             *(f"   {f'elif {check}' if check else 'else'}: {text}" for check, text in statements),
@@ -114,7 +116,11 @@ def compile_body_parser(shape: Any) -> NestedParser:
             f"   problems.add_problem((*place, {name!r}), error)",
             f"   problems.is_body_unusable |= {is_required}",
         ]
-    exec("\n".join([*lines, " return fields"]), bound)  # noqa: S102 - made of shapes only
+    lines += [
+        " if known_count < len(value): problems.has_unknown_fields = True",
+        " return fields",
+    ]
+    exec("\n".join(lines), bound)  # noqa: S102 - made of shapes only
     parser_of_shape: NestedParser = bound["parse_object"]
     return parser_of_shape
 
