@@ -14,6 +14,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mappings.batch_reads import WRONG_STATUS, await_unloaded_creation
 from mappings.effects import (
     JSON,
     Answer,
@@ -29,7 +30,7 @@ from mappings.effects import (
     WriteOutcome,
 )
 from mappings.errors import NOT_FOUND
-from mappings.failures import Refused
+from mappings.failures import Invalid, Refused
 
 FORWARDED_PREFIX = "forwarded "
 """Prefix of the operation name of a request that was forwarded to the legacy service."""
@@ -74,6 +75,18 @@ def build_forwarded_operation(operation: Operation) -> Operation:
 
     forward.__name__ = f"{FORWARDED_PREFIX}{operation.name}"
     return replace(operation, flow=forward)
+
+
+def require_known_creation(batch_id: str) -> Flow:
+    """Waits until no create that may have made the batch is in doubt; comes before its start.
+
+    GET /batches/:id  at the legacy service
+
+    Raises Halted if one stays in doubt: its client may create, and start, another batch.
+    """
+    if (yield from await_unloaded_creation(batch_id, batch_id, "/batches/{id}")):
+        raise Invalid(WRONG_STATUS)
+    return Answer({})
 
 
 def list_batch_ids(operation: Operation, request: Request) -> Sequence[str]:

@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -28,6 +29,7 @@ from tests.operator_commands import (
 )
 from tests.payouts import create_batch, create_recipient, request_successfully
 from tests.running_gateway import KEY, GatewayResponse
+from tests.signed_requests import send_signed
 from tests.simulator import Fault
 from tests.sockets import wait_until
 from tests.state import count_operations_by_state
@@ -732,14 +734,14 @@ async def test_write_settled_as_not_happened_does_not_bind_the_batch(tmp_path: P
         await wait_until_async(is_unbound)
 
 
-async def test_created_batch_stays_bound_although_its_start_did_not_happen(tmp_path: Path) -> None:
-    """The start was the first to use the batch, and the create was settled before it."""
+async def test_created_batch_stays_bound_although_its_quote_did_not_happen(tmp_path: Path) -> None:
+    """The quote was the first to use the batch, and the create was settled before it."""
     async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         body = build_batch_body(await create_recipient(setup.gateway), "10.00")
         create = await lose_forwarded_batch(setup, body)
         (batch,) = (await setup.request_legacy("GET", "/v1/batches")).body["batches"]
-        path = f"/v1/batches/{batch['id']}/start-processing"
+        path = f"/v1/batches/{batch['id']}/generate-quote"
         setup.add_legacy_fault("POST", path, close="before")
         assert (await setup.gateway.request("POST", path)).status == 500
         await age_sent_writes(setup)
@@ -753,12 +755,10 @@ async def test_created_batch_stays_bound_although_its_start_did_not_happen(tmp_p
 
         await setup.run_command("writes", "settle", create, "--made", batch["id"], "--yes")
         await wait_until_async(is_create_settled)
-        (start,) = await list_in_doubt()
-        await settle_and_wait(setup, start, "--did-not-happen")
+        (quote,) = await list_in_doubt()
+        await settle_and_wait(setup, quote, "--did-not-happen")
         await setup.set_mode("translate")
-        await request_successfully(
-            setup.gateway, "POST", f"/batches/{batch['id']}/start-processing"
-        )
+        await request_successfully(setup.gateway, "POST", f"/batches/{batch['id']}/generate-quote")
         assert setup.count_legacy_calls("POST", path) == 2
 
 
@@ -1090,3 +1090,45 @@ async def test_batch_of_an_unrecorded_response_is_asked_for_at_the_legacy_servic
         assert (await setup.gateway.request("DELETE", f"/v1/batches/{batch}")).status == 500
         assert (await setup.gateway.request("DELETE", f"/v1/batches/{batch}")).status == 200
         assert not setup.legacy.find_or_create_tenant().batches
+
+
+@pytest.mark.parametrize("route", ["forwarded", "switched", "signed"])
+async def test_batch_of_a_forwarded_create_in_doubt_is_not_started(
+    route: str, tmp_path: Path
+) -> None:
+    """Should its operator or client let the create be sent again, two batches would be paid."""
+    async with open_gateway_between(tmp_path, seconds=1) as setup:
+        await setup.set_mode("forward")
+        body = build_batch_body(await create_recipient(setup.gateway), "10.00")
+        create = await lose_forwarded_batch(setup, body)
+        (batch,) = (await setup.request_legacy("GET", "/v1/batches")).body["batches"]
+        (current_id,) = setup.current.find_or_create_tenant().batches
+        batch_id = current_id if route == "signed" else batch["id"]
+        if route == "switched":
+            await setup.set_mode("translate")
+
+        async def start_batch() -> tuple[int, bool]:
+            path = f"/batches/{batch_id}/start-processing"
+            if route == "signed":
+                raw = await send_signed(setup.gateway, "POST", path)
+                return raw.status, "retry-after" in raw.headers
+            response = await setup.gateway.request("POST", f"/v1{path}")
+            return response.status, "Retry-After" in response.headers
+
+        assert await start_batch() == (500, True)
+        assert setup.legacy.batch_starts == []
+        await settle_and_wait(setup, create, "--made", batch["id"])
+        assert (await start_batch())[0] == 200
+        assert [start.batch_id for start in setup.legacy.batch_starts] == [current_id]
+
+
+async def test_batch_older_than_a_forwarded_create_in_doubt_is_started(tmp_path: Path) -> None:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
+        await setup.set_mode("forward")
+        body = build_batch_body(await create_recipient(setup.gateway), "10.00")
+        older_id = (await setup.request_legacy("POST", "/v1/batches", body)).body["batch"]["id"]
+        (older_batch,) = setup.legacy.find_or_create_tenant().batches.values()
+        older_batch.created_at -= timedelta(minutes=11)
+        await lose_forwarded_batch(setup, body)
+        path = f"/batches/{older_id}/start-processing"
+        await request_successfully(setup.gateway, "POST", path)

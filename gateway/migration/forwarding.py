@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 
 import structlog
@@ -39,7 +40,7 @@ from mappings import FORWARDED
 from mappings.effects import JSON, Answer, Call, CompareAndSet
 from mappings.errors import NOT_FOUND
 from mappings.failures import CircuitOpen, Failure, Problem, Refused, Unknown, Unreachable
-from mappings.forwarded_writes import FORWARDED_PREFIX
+from mappings.forwarded_writes import FORWARDED_PREFIX, require_known_creation
 
 NOT_MODIFIED = 304
 _CHANGE_WORDS = {"PATCH": "updated", "DELETE": "deleted"}
@@ -149,13 +150,13 @@ class ForwardedWrite:
         None for a retry of a write that was translated. Raises BatchRoutedElsewhereError.
         """
         inbound = self._inbound
-        inbound.caller.send_write = self._send_call
+        inbound.caller.send_write, inbound.caller.send_read = self._send_call, self._read
         write_request = WriteRequest(
             _FORWARDED_OPERATIONS[inbound.operation.name],
             inbound.flow_request,
             inbound.caller,
             inbound.idempotency_key,
-            routing_checks=self._build_routing_marks,
+            routing_checks=partial(self._check_and_build_routing_marks, idempotency_guard),
             forwarded_request=inbound.forwarded_request,
             rebuild_forwarded_response=self.build_response,
         )
@@ -175,15 +176,33 @@ class ForwardedWrite:
             )
         finally:
             # The same caller makes the calls of the translation, if the request is routed again.
-            inbound.caller.send_write = None
+            inbound.caller.send_write = inbound.caller.send_read = None
         if self._response is None and self._failure is not None:
             raise self._failure
         return ForwardedAnswer(self._response or _build_passed_response(replayed), record)
 
-    async def _build_routing_marks(self, operation_id: str) -> Sequence[CompareAndSet]:
+    async def _check_and_build_routing_marks(
+        self, idempotency_guard: IdempotencyGuard, operation_id: str
+    ) -> Sequence[CompareAndSet]:
+        inbound = self._inbound
+        if inbound.operation.name == "start_batch":
+            (batch_id,) = inbound.batches
+            await idempotency_guard.executor.execute(
+                require_known_creation(batch_id), inbound.caller
+            )
         return await self._batch_routing.build_legacy_routing_marks(
-            self._inbound.caller.key.tenant, self._inbound.batches, operation_id
+            inbound.caller.key.tenant, inbound.batches, operation_id
         )
+
+    async def _read(self, call: Call, _fence: Fence | None) -> JSON:
+        """Reads an object of the legacy service; raises Refused and Unreachable."""
+        response = await self._sender.read(self._inbound, f"/v1{call.path}")
+        is_long = len(response.body) > json_codec.LARGE_BYTES
+        if response.status != 200:
+            raise Refused(
+                response.status, await run_in_thread_if(is_long, parse_problems, response.body)
+            )
+        return await run_in_thread_if(is_long, parse_fields, response.body)
 
     async def _send_call(self, _call: Call, fence: Fence | None) -> JSON:
         """Sends the client's own request; raises Refused, Unreachable or Unknown."""

@@ -45,7 +45,7 @@ from gateway.storage.tables import (
     upstream_writes,
 )
 from gateway.writes import states
-from mappings.forwarded_writes import FORWARDED_PREFIX, ROUTING_KIND
+from mappings.forwarded_writes import ROUTING_KIND
 from mappings.signed_writes import CHANGE
 
 IS_OPEN_OPERATION = text(IS_OPEN.replace("state", "operations.state"))
@@ -383,8 +383,6 @@ def _build_unseen_batches_query() -> Any:
             IS_SENT_WRITE,
             upstream_writes.c.method == literal_column("'POST'"),
             upstream_writes.c.path == literal_column("'/batches'"),
-            # Created at the legacy service, the batch cannot be at this one.
-            operations.c.operation.not_like(literal_column(f"'{FORWARDED_PREFIX}%'")),
         ),
     )
 

@@ -129,8 +129,8 @@ class CallSender:
         """
         is_read, key = call.is_read, caller.key
         # A client that signed its request must get the service's response to its own bytes.
-        if caller.send_write is not None and not is_read:
-            return await caller.send_write(call, _build_fence(call, caller))
+        if (send := caller.send_read if is_read else caller.send_write) is not None:
+            return await send(call, _build_fence(call, caller))
         endpoint = find_documented_endpoint(call.method, call.path)
         data = None if call.body is None else await self._encode_body(call, endpoint, caller)
         started_at = time.perf_counter()

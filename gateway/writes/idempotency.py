@@ -92,7 +92,7 @@ class IdempotencyGuard:
         self._recipient_locks = RecipientLocks(journal, reconciler)
         self._journal = journal
         self.deliveries = journal.deliveries
-        self._executor = executor
+        self.executor = executor
         self.reconciler = reconciler
         self._wait_seconds = wait_seconds
 
@@ -166,7 +166,7 @@ class IdempotencyGuard:
         )
         try:
             flow = write_request.operation.flow(execution.request)
-            answer = await self._executor.execute(
+            answer = await self.executor.execute(
                 flow, write_request.caller, write_request.problems, execution
             )
         except UndoPending as pending:

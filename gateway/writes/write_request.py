@@ -41,6 +41,8 @@ class Caller(msgspec.Struct, eq=False):
     """Whether the request's bodies are so large that a worker thread processes them."""
     send_write: Callable[[Call, Fence | None], Awaitable[JSON]] | None = None
     """Sends a write in the client's own bytes, if it is signed by the client or forwarded."""
+    send_read: Callable[[Call, Fence | None], Awaitable[JSON]] | None = None
+    """Reads from the legacy service, if the write is forwarded to it."""
     stamped_at: datetime | None = None
     """The timestamp of the client's own signature."""
     _read_slots: asyncio.Semaphore | None = None
