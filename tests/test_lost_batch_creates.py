@@ -240,3 +240,24 @@ async def test_signed_start_of_what_is_no_id_is_answered_by_the_service(tmp_path
         await lose_batch_create(setup, await create_recipient(setup.gateway))
         status, answer, _ = await send(setup, "signed", "/batches/GB33/start-processing")
         assert (status, answer["errors"][0]["code"]) == (404, "not_found")
+
+
+@BY_BOTH_INTERFACES
+async def test_start_looks_for_the_batch_of_a_create_in_doubt(
+    interface: Interface, tmp_path: Path
+) -> None:
+    """The list did not show it at first, and is otherwise read again half a minute later."""
+    async with open_operated_gateway(tmp_path, seconds=5) as setup:
+        empty = json.dumps({"ok": True, "batches": [], "meta": {"records": 0}}).encode()
+        setup.add_fault("GET", "/v1/batches", status=200, body=empty)
+        await lose_batch_create(setup)
+        (lost_id,) = list_batches(setup)
+
+        async def is_read() -> bool:
+            return setup.count_calls("GET", "/v1/batches") > 0
+
+        await wait_until_async(is_read)
+        await asyncio.sleep(2)  # writes in doubt share a list for this long
+        path = f"/batches/{lost_id}/start-processing"
+        status, answer, _ = await send(setup, interface, path)
+        assert status == 200, answer

@@ -6,7 +6,7 @@ The result of each step, or its failure, is sent back into the flow at its ``yie
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from types import CoroutineType
 from typing import Any
@@ -95,6 +95,8 @@ class FlowExecutor:
         self._listing = listing or ListReader()
         self._call_sender = CallSender(upstream, vocabulary, optional_endpoints, load)
         self._recent_pages = RecentPages(policy.monotonic)
+        self.expedite_operations: Callable[[Iterable[str]], object] = list
+        """Makes the next reading of operations in doubt due, for which a request waits."""
 
     async def execute(
         self,
@@ -421,6 +423,8 @@ class FlowExecutor:
         deadline = started_at + self._upstream.timeout_seconds
         load = LoadFacts(step.kind, step.id)
         facts: Mapping[str, JSON]
+        if step.kind == "being created":
+            self.expedite_operations(await self._object_state.load_facts(tenant, load))
         while not step.condition(facts := await self._object_state.load_facts(tenant, load)):
             if loop.time() >= deadline:
                 raise Conflict(step.kind)

@@ -134,6 +134,7 @@ class WriteReconciler:
         """Whether other processes may use the same database."""
         self._journal = journal
         self._executor = executor
+        executor.expedite_operations = self._expedite
         self._policy = policy
         self._leases = leases
         self._due_at: dict[_Attempt, float] = {}
@@ -394,6 +395,9 @@ class WriteReconciler:
                 self._attempts[record.id] = asyncio.create_task(
                     self._try_reconcile(record, attempt)
                 )
+
+    def _expedite(self, operation_ids: Iterable[str]) -> None:
+        self._due_at |= {(id_, ()): 0.0 for id_ in operation_ids}
 
     async def _try_reconcile(self, record: OperationRecord, attempt: _Attempt) -> None:
         try:
