@@ -123,13 +123,15 @@ LIST_FIELDS = {
 }
 """Path to the field that contains the list in its response."""
 
-CHECKED_PATHS = {*LIST_FIELDS, BALANCE_PATH}
+_RECIPIENT_PATH = "/recipients/{id}"
+
+CHECKED_PATHS = {*LIST_FIELDS, BALANCE_PATH, _RECIPIENT_PATH}
 
 
 def has_expected_shape(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
-    """Whether the response of a checked path contains the expected list, balances or new id.
+    """Whether the response of a checked path has the expected list, balances, recipient or new id.
 
-    Only reads whose malformed response would look empty are checked. A bare ``{"ok": true}`` is
+    Of the other reads, a malformed response does not look empty. A bare ``{"ok": true}`` is
     shown as empty unless its ``meta`` counts records; ``outcome_rules`` never takes it as proof that
     a write was not executed.
     """
@@ -138,6 +140,8 @@ def has_expected_shape(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
     # Treating the response to another write as an error would leave its outcome in doubt.
     if endpoint.method != "GET":
         return True
+    if endpoint.path == _RECIPIENT_PATH:
+        return isinstance(body.get("recipient"), dict)
     if not body.keys() - {"ok", "meta"}:
         meta = body.get("meta")
         return not isinstance(meta, dict) or parse_count_or_default(meta.get("records"), 0) <= 0

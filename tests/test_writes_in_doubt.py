@@ -27,6 +27,7 @@ from tests.operator_commands import (
     OperatedGateway,
     disable_immediate_read,
     open_operated_gateway,
+    read_log,
     wait_until_async,
 )
 from tests.payouts import (
@@ -944,4 +945,19 @@ async def test_page_in_place_of_the_service_does_not_prove_a_deletion(
         response = await setup.gateway.request("DELETE", path, body)
         assert (response.status, "Idempotent-Replayed" in response.headers) == (200, False)
         assert (await setup.gateway.request("GET", f"/v1/{kind}/{id_}")).status == 404
+        assert len(setup.service.list_requests("DELETE")) == 2
+
+
+async def test_read_without_its_object_proves_nothing(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path) as setup:
+        path = f"/v1/recipients/{await create_recipient(setup.gateway)}"
+        setup.add_fault("DELETE", path, close="before")
+        assert (await setup.gateway.request("DELETE", path)).status == 500
+        setup.add_fault("GET", "/v1/recipients/*", status=200, body=b'{"ok":true}', times=100)
+        await setup.age_sent_writes()
+        response = await setup.gateway.request("DELETE", path)
+        assert (response.status, "Retry-After" in response.headers) == (500, True)
+        assert "KeyError" not in read_log(tmp_path)
+        setup.service.faults.clear()
+        assert (await setup.gateway.request("DELETE", path)).status == 200
         assert len(setup.service.list_requests("DELETE")) == 2
