@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.simulator.state import Payment
+from tests.operator_commands import open_operated_gateway, wait_until_async
 from tests.payouts import (
     create_batch,
     create_recipient,
@@ -461,6 +462,38 @@ async def test_draft_has_the_payments_as_they_were_last_changed(
         payments = list_started_payments(service)
         expected = ["11.00", "20.00", "30.00"] if method == "PATCH" else ["20.00", "30.00"]
         assert sorted(str(payment.amount) for payment in payments) == expected
+
+
+async def test_signed_add_that_may_have_happened_does_not_explain_a_removed_payment(
+    tmp_path: Path,
+) -> None:
+    """The service can remove payments but edit no batch, and still shows the removed one."""
+    async with open_operated_gateway(tmp_path, seconds=1) as setup:
+        gateway, service = setup.gateway, setup.service
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "10.00", "20.00")
+        (removed, _) = await load_payment_ids(gateway, batch)
+        (upstream,) = service.find_or_create_tenant().batches
+        setup.add_fault("POST", f"/v1/batches/{upstream}/payments", close="before")
+        body = {"recipient": {"id": recipient}, "amount": "30.00", "currency": "USD"}
+        data = json.dumps(body).encode()
+        assert (
+            await send_signed(gateway, "POST", f"/batches/{upstream}/payments", data)
+        ).status == 500
+        await setup.age_sent_writes()
+        summary = await load_service_summary(gateway, service)
+        path = f"/v1/batches/{batch}/payments/{removed}"
+
+        async def is_removed() -> bool:
+            return (await gateway.request("DELETE", path)).status == 200
+
+        await wait_until_async(is_removed)
+        show_summary(service, summary)
+        setup.add_fault("PATCH", "/v1/batches/*", status=404, times=100)
+        added = {"payments": [{"recipient": {"id": recipient}, "sourceAmount": "40.00"}]}
+        response = await gateway.request("PATCH", f"/v1/batches/{batch}", added)
+        assert response.status == 500
+        assert "nothing was done" in response.body["errors"][0]["message"]
 
 
 async def test_edit_loses_no_signed_addition_that_the_summary_does_not_show_yet(
