@@ -38,10 +38,10 @@ from tests.payouts import (
     load_payment_ids,
     request_successfully,
 )
-from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
+from tests.running_gateway import KEY, GatewayResponse, GatewayUnderTest, open_gateway
 from tests.signed_requests import SigningClient, send_raw
 from tests.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
-from tests.sockets import wait_until
+from tests.sockets import open_connection, wait_until
 from tests.state import count_operations_by_state
 
 RECIPIENT_BODY = {
@@ -961,3 +961,25 @@ async def test_read_without_its_object_proves_nothing(tmp_path: Path) -> None:
         setup.service.faults.clear()
         assert (await setup.gateway.request("DELETE", path)).status == 200
         assert len(setup.service.list_requests("DELETE")) == 2
+
+
+async def test_identical_requests_pipelined_on_one_connection_are_one(tmp_path: Path) -> None:
+    async with open_gateway_with_faults(tmp_path) as setup:
+        data = json.dumps(RECIPIENT_BODY)
+        lines = ["POST /v1/recipients HTTP/1.1", "Host: gateway", f"X-API-Key: {KEY['api_key']}"]
+        request = "\r\n".join([*lines, f"Content-Length: {len(data)}", "", data]).encode()
+        async with await open_connection(setup.gateway.running.port) as connection:
+            await connection.send(request * 2)
+            responses = [await connection.read_response() for _ in range(2)]
+            assert setup.service.creation_counts["recipient"] == 1
+            # The next comes after both were delivered.
+            await connection.send(request)
+            responses.append(await connection.read_response())
+        assert setup.service.creation_counts["recipient"] == 2
+        assert [
+            "idempotent-replayed" in response.headers for response in responses if response
+        ] == [
+            False,
+            True,
+            False,
+        ]

@@ -283,12 +283,12 @@ class Connection(ClientConnection, asyncio.Protocol):
     async def _serve_requests(self) -> None:
         """Serves the requests until the connection ends."""
         task = cast("asyncio.Task[None]", self._task)
-        is_kept = has_waited = False
+        is_kept = False
         try:
             while self._queue:
                 entry, is_kept, self._is_answering = self._queue.popleft(), False, True
                 if isinstance(entry, HttpRequest):
-                    is_kept = await self._serve(entry, has_waited=has_waited)
+                    is_kept = await self._serve(entry)
                 else:
                     await self._answer_malformed_request(entry)
                 del entry  # it may have a large body
@@ -300,8 +300,7 @@ class Connection(ClientConnection, asyncio.Protocol):
                 # client may just be sending the next request.
                 if not is_kept or self._is_last_request or self.transport is None:
                     return
-                has_waited = bool(self._queue)
-                if has_waited:
+                if self._queue:
                     await asyncio.sleep(0)  # many may be queued, and others must not wait for all
                     continue
                 if self._ignores_input:
@@ -317,15 +316,13 @@ class Connection(ClientConnection, asyncio.Protocol):
             if self.transport is not None:
                 self.transport.close()
 
-    async def _serve(self, request: HttpRequest, *, has_waited: bool) -> bool:
-        """Answers a request, which may have waited for others; returns whether another may follow."""
+    async def _serve(self, request: HttpRequest) -> bool:
+        """Answers a request; returns whether another may follow."""
         request.connection, request.remote = self, self._remote
         is_kept = False
         self._current_request = request
         request.arrived_at = (
-            time.monotonic()
-            if request.method == "GET"
-            else self._find_arrival_time(has_waited=has_waited)
+            time.monotonic() if request.method == "GET" else self._find_arrival_time()
         )
         try:
             try:
@@ -412,19 +409,18 @@ class Connection(ClientConnection, asyncio.Protocol):
             legacy_response, request_id, deprecation_headers=self._server.extra_headers
         )
 
-    def _find_arrival_time(self, *, has_waited: bool) -> float:
+    def _find_arrival_time(self) -> float:
         """Returns when the request that was read last arrived, by the event loop's clock.
 
         It may have waited in the kernel while the process was stopped or busy, which it may also
-        have been since the request was read. A request that was read at once, and waited for the
-        response to one before it, counts from now.
+        have been since the request was read.
         """
         waited_seconds = find_seconds_since_last_bytes(self.tcp_transport)
         now = time.monotonic()
         unread_seconds = waited_seconds - (now - self._read_at)
         if unread_seconds > MIN_UNREAD_SECONDS:
             return now - waited_seconds
-        return now if has_waited else self._read_at
+        return self._read_at
 
 
 def _get_peer_address(transport: asyncio.BaseTransport) -> str | None:
