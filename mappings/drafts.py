@@ -17,14 +17,10 @@ from msgspec import structs
 from mappings import money, outcome_rules
 from mappings.batch_bodies import SentPayment, apply_payment_changes, build_batch_body
 from mappings.batch_locks import (
-    ADDS,
-    SIGNED_CHANGES_KIND,
     acquire_batch_lock,
     build_finished_change_facts,
     build_no_new_signed_change_guards,
-    build_unchanged_batch_condition,
     call_service_under_batch_lock,
-    identify_lock,
 )
 from mappings.batch_reads import (
     WRONG_STATUS,
@@ -36,6 +32,7 @@ from mappings.batch_reads import (
     reload_batch,
 )
 from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
+from mappings.change_releases import build_batch_id_redirect
 from mappings.dates import format_timestamp
 from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Request, SubFlow
 from mappings.errors import convert_not_found_if_field_named, convert_not_found_to_invalid_field
@@ -253,7 +250,7 @@ def _recreate_in_currency(batch: Batch, request: Request, edit_call: Call, edit:
         (yield from call_service_under_batch_lock(batch, call, convert_not_found_to_invalid_field))
     )["id"]
     facts = {"phase": "sent", "upstream": upstream_id, "is_new": True}
-    redirect = _build_batch_id_redirect(batch.id, batch.facts, upstream_id)
+    redirect = build_batch_id_redirect(batch.id, batch.facts, upstream_id)
     yield from _save_draft(batch, request, entries, edit, batch.upstream_id, redirect, **facts)
 
 
@@ -376,68 +373,6 @@ def _select_shown_fields(payment: Payment, entry: Entry) -> dict[str, JSON]:
     }
 
 
-def build_change_release(
-    request: Request,
-    batch_id: str,
-    facts: Mapping[str, JSON],
-    signed_changes: Mapping[str, JSON],
-    *,
-    executed_at: str | None = None,
-    created_id: str | None = None,
-) -> CompareAndSet | None:
-    """Builds the record that ends a request's change of a batch; None if it has none.
-
-    ``executed_at`` is the time when the change's last write was executed, None if it was not;
-    ``created_id`` is the id of the batch that the write created, if any.
-    """
-    if request.seed in signed_changes:
-        return CompareAndSet(SIGNED_CHANGES_KIND, batch_id, {request.seed: None})
-    adds = dict(facts.get(ADDS) or {})
-    is_add = adds.pop(request.seed, None) is not None
-    released_facts: dict[str, JSON] = {}
-    also: tuple[CompareAndSet, ...] = ()
-    # The lock of a signed start has no seed.
-    if facts.get("since") in (identify_lock(request), request.now.isoformat()):
-        released_facts, also = _build_lock_release(batch_id, facts, executed_at, created_id)
-    elif not is_add:
-        return None
-    new_facts = {**released_facts, ADDS: adds or None}
-    return CompareAndSet(
-        "batch", batch_id, new_facts, expected=build_unchanged_batch_condition(facts), linked=also
-    )
-
-
-def _build_lock_release(
-    batch_id: str, facts: Mapping[str, JSON], executed_at: str | None, created_id: str | None
-) -> tuple[dict[str, JSON], tuple[CompareAndSet, ...]]:
-    """Returns the facts of a batch whose lock is released, and the changes of redirects to it."""
-    phase = facts.get("phase")
-    released_facts: dict[str, JSON] = {"phase": "sent" if facts.get("upstream") else "draft"}
-    also: tuple[CompareAndSet, ...] = ()
-    # Each phase has one write, and its outcome determines the state of the batch.
-    if phase == "deleting" and executed_at:
-        released_facts = {"phase": "deleted"}
-    elif phase == "starting" and executed_at:
-        released_facts |= {"started": executed_at}
-    elif phase == "making" and created_id:
-        released_facts = {"phase": "sent", "upstream": created_id, "is_new": True}
-        also = (_build_batch_id_redirect(batch_id, facts, created_id),)
-        if superseded_id := facts.get("upstream"):
-            superseded_ids = [*facts.get("abandoned", []), superseded_id]
-            # The new batch at the service has its own currency and description.
-            released_facts |= {"abandoned": superseded_ids, "currency": None, "description": None}
-            also = (*also, CompareAndSet("alias", superseded_id, {"abandoned": True}))
-    return build_finished_change_facts(facts, released_facts["phase"]) | released_facts, also
-
-
-def _build_batch_id_redirect(
-    batch_id: str, facts: Mapping[str, JSON], upstream_id: str
-) -> CompareAndSet:
-    """Builds the redirect from a batch's new id at the service to its first id."""
-    redirect = {"id": batch_id, "createdAt": facts.get("createdAt")}
-    return CompareAndSet("alias", upstream_id, redirect)
-
-
 # Submitting drafts
 
 
@@ -465,7 +400,7 @@ def submit_draft(batch: Batch, request: Request) -> SubFlow:
         "is_new": True,
         "changed_at": format_timestamp(request.now),
     }
-    redirect = _build_batch_id_redirect(batch.id, batch.facts, upstream_id)
+    redirect = build_batch_id_redirect(batch.id, batch.facts, upstream_id)
     yield CompareAndSet("batch", batch.id, facts, linked=(redirect,))
     # Built from this request's data: an edit may have changed the stored state already. A caller
     # that then acquires the lock conflicts with that edit.

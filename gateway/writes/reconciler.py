@@ -37,8 +37,8 @@ from gateway.writes.states import ANSWERED, DONE, IN_DOUBT, RUNNING, UNDONE
 from gateway.writes.step_records import FLOW_CHANGED_REASON
 from gateway.writes.write_request import Caller
 from mappings import FORWARDED, OPERATIONS, SIGNED, UNLISTED
-from mappings.batch_locks import SIGNED_CHANGES_KIND
-from mappings.drafts import build_change_release
+from mappings.batch_locks import ADDS, SIGNED_CHANGES_KIND
+from mappings.change_releases import build_change_release
 from mappings.effects import CompareAndSet, Operation, Request
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Failure, Halted, Unknown
@@ -106,11 +106,15 @@ async def build_change_releases(
         batch_id = str(redirect.get("id", id_))
         facts = await object_state.load(record.tenant, "batch", batch_id)
         signed_changes = await object_state.load(record.tenant, SIGNED_CHANGES_KIND, batch_id)
+        # Only an executed add is recorded among them.
+        has_add = executed_at and facts.get(ADDS)
+        payments = await object_state.load(record.tenant, "payments", batch_id) if has_add else {}
         if release := build_change_release(
             request,
             batch_id,
             facts,
             signed_changes,
+            payments.get("entries", ()),
             executed_at=executed_at,
             created_id=created_id,
         ):

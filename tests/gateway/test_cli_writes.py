@@ -648,6 +648,12 @@ async def test_closed_add_that_happened_is_not_sent_again_by_a_retry(tmp_path: P
         advice = (await load_only_in_doubt_write(operated_gateway))["what_to_do"]
         assert f"payout-gateway writes close {write}" in advice
         await wait_until_async(lambda: close_operation(operated_gateway, write), 60)
+        # Also while the summary does not show it.
+        bare = b'{"ok":true,"batchSummary":{"status":"open"}}'
+        operated_gateway.add_fault("GET", "/v1/batch/*/summary", status=200, body=bare, times=100)
+        payment = (await gateway.request("GET", f"{path}/{payment_id}")).body["payment"]
+        assert (payment["sourceAmount"], payment["recipient"]["id"]) == ("4.00", recipient)
+        service.faults.clear()
         response = await gateway.request("POST", path, body)
         assert (response.status, "Retry-After" in response.headers) == (500, True), response.text
         other_body = {**body, "sourceAmount": "5.00"}

@@ -15,7 +15,9 @@ from gateway.storage.operation_records import Checkpoint, OperationRecord
 from gateway.storage.operations import OperationRepository
 from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
 from gateway.writes.states import UNDONE
-from mappings.effects import CompareAndSet
+from mappings.batch_locks import identify_lock
+from mappings.change_releases import build_change_release
+from mappings.effects import CompareAndSet, Request
 from mappings.failures import Conflict
 from mappings.forwarded_writes import LEGACY_MARK, NO_MARK, ROUTING_KIND
 from tests.state import compare_and_set
@@ -181,3 +183,19 @@ async def test_one_of_two_instances_changes_a_batch(state: State) -> None:
             assert await routing.find_backend(ACME, batch) == (
                 "current" if change_error is None else "legacy"
             )
+
+
+async def test_imported_batch_is_unrouted_after_a_change_that_sent_nothing(state: State) -> None:
+    """Its process was killed, or an operator closed it: both end its lock by this record."""
+    async with open_store(state) as store:
+        object_states = ObjectStateStore(store)
+        routing = BatchRouting(object_states, AliasIds(store, "all"))
+        request = Request(datetime.now(UTC), "seed")
+        locked = {"phase": "editing", "since": identify_lock(request), "upstream": "B-1"}
+        locked |= {"version": 3, "imported": 3}
+        await compare_and_set(object_states, ACME, "batch", "B-1", locked)
+        release = build_change_release(request, "B-1", locked, {})
+        assert release is not None
+        await object_states.compare_and_set_all(ACME, [release])
+        assert await routing.find_backend(ACME, "B-1") is None
+        assert (await object_states.load(ACME, "batch", "B-1"))["phase"] == "sent"
