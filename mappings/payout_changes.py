@@ -102,12 +102,15 @@ class PayoutChanges:
         )
 
     def _is_existing_account_meant(self, method: str, account: Mapping[str, JSON]) -> bool:
-        """Whether the client means the shown account, by masked number or wallet address."""
+        """Whether the client means the shown account, by its mask or that of the bank account."""
+        if method in self.payout.methods_with_mask:
+            return True
         wallet = self.payout.accounts.get(legacy.WALLET)
-        if method == legacy.WALLET and wallet is not None:
-            address = wallet.get("address")
-            return self.payout.has_shown_mask and address == account.get("emailAddress")
-        return self.payout.has_shown_mask
+        return (
+            method == legacy.WALLET
+            and legacy.BANK in self.payout.methods_with_mask
+            and (wallet is None or wallet.get("address") == account.get("emailAddress"))
+        )
 
     def _select_methods_to_update(self) -> list[str]:
         """Selects the methods of existing accounts that were sent, or become the primary one."""
@@ -130,6 +133,10 @@ class PayoutChanges:
             yield from payouts.validate_account(self.payout, method, self.recipient)
         if legacy.BANK in self.methods_to_update:
             yield from self._validate_bank()
+        if legacy.WALLET in self.methods_to_update:
+            wallet = self.payout.accounts.get(legacy.WALLET, {})
+            prefix = self.payout.build_account_field_prefix(legacy.WALLET)
+            yield from payouts.validate_masks(wallet, prefix, {"address"})
         for name, hold in self.holds.items():
             if hold["active"] and options.holdup == "refuse":
                 field = f"{self.payout.prefix}{name}.active"

@@ -73,7 +73,7 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
     )
     # New accounts are compared with none, but a government id with those of the recipient.
     has_government_id = bool(payout.accounts.get(legacy.BANK, {}).get("governmentId"))
-    is_compared = not is_replacement or payout.has_shown_mask or has_government_id
+    is_compared = not is_replacement or bool(payout.methods_with_mask) or has_government_id
     is_late = is_compared and (yield from recipient_reads.is_shown_late(recipient))
     changes = payout_changes.detect_payout_changes(
         payout, recipient, facts, is_replacement=is_replacement, is_shown_late=is_late

@@ -7,6 +7,7 @@ validates everything and raises ``Invalid`` before its first write.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from operator import attrgetter
 
@@ -24,6 +25,7 @@ from mappings.failures import (
 )
 from mappings.field_types import is_masked_value
 from mappings.objects import (
+    ACCOUNT_TYPE_BY_METHOD,
     ADDRESS,
     BANK,
     WALLET,
@@ -50,8 +52,8 @@ class Payout(msgspec.Struct, frozen=True):
     holds: Mapping[str, Mapping[str, JSON]] = {}
     refused_fields: frozenset[str | None] = frozenset()
     """Fields whose values were invalid and therefore removed."""
-    has_shown_mask: bool = False
-    """Whether it contained a mask from an answer, so that the client means the existing account."""
+    methods_with_mask: frozenset[str] = frozenset()
+    """Methods whose account contained a mask from an answer, so that the client means that one."""
 
     def build_account_field_prefix(self, method: str) -> str:
         return f"{self.prefix}accounts.{method}."
@@ -92,23 +94,28 @@ def parse_payout(
 
 def drop_masks_sent_back(payout: Payout, recipient: Recipient) -> Payout:
     """Drops the masks from answers that clients send back; the values behind them stay."""
-    if not (bank := payout.accounts.get(legacy.BANK)):
-        return payout
-    account = map_shown_accounts_by_type(recipient).get(current.BANK_TRANSFER) or {}
-    answer = build_legacy_bank(account, recipient) if account else {}
-    # The government id belongs to the recipient, so its mask can come from an account that has been
-    # replaced since by one in another country.
-    country = bank.get("country") or account.get("country")
-    answer["governmentId"] = find_masked_government_id(recipient, country)
-    shown_masks = {
-        name for name, value in bank.items() if value == answer.get(name) and is_masked_value(value)
-    }
-    if not shown_masks:
-        return payout
-    bank = {name: value for name, value in bank.items() if name not in shown_masks}
-    has_shown_mask = bool(shown_masks - {"governmentId"})
+    accounts_by_type, accounts = map_shown_accounts_by_type(recipient), dict(payout.accounts)
+    methods_with_mask = set()
+    for method, fields in payout.accounts.items():
+        account = accounts_by_type.get(ACCOUNT_TYPE_BY_METHOD[method]) or {}
+        if method == legacy.WALLET:
+            answer = WALLET.translate_to_legacy(account)
+        else:
+            answer = build_legacy_bank(account, recipient) if account else {}
+            # The government id belongs to the recipient, so its mask can come from an account that
+            # has been replaced since by one in another country.
+            country = fields.get("country") or account.get("country")
+            answer["governmentId"] = find_masked_government_id(recipient, country)
+        shown_masks = {
+            name
+            for name, value in fields.items()
+            if value == answer.get(name) and is_masked_value(value)
+        }
+        accounts[method] = {name: fields[name] for name in fields if name not in shown_masks}
+        if shown_masks - {"governmentId"}:
+            methods_with_mask.add(method)
     return structs.replace(
-        payout, accounts={**payout.accounts, legacy.BANK: bank}, has_shown_mask=has_shown_mask
+        payout, accounts=accounts, methods_with_mask=frozenset(methods_with_mask)
     )
 
 
@@ -120,6 +127,7 @@ def validate_account(payout: Payout, method: str, recipient: Recipient) -> Itera
     if method == legacy.WALLET:
         if not account.get("address"):
             yield build_empty_field_problem(f"{prefix}address")
+        yield from validate_masks(account, prefix, {"address"})
         return
     masked_id = find_masked_government_id(recipient, account.get("country"))
     yield from validate_masks(account, prefix)
@@ -136,9 +144,11 @@ MASKABLE_FIELDS = frozenset(
 )
 
 
-def validate_masks(fields: Mapping[str, JSON], prefix: str) -> Iterator[Problem]:
+def validate_masks(
+    fields: Mapping[str, JSON], prefix: str, names: AbstractSet[str] = MASKABLE_FIELDS
+) -> Iterator[Problem]:
     """Refuses masked values that answers did not show: the gateway does not know their values."""
-    for name in sorted(MASKABLE_FIELDS & fields.keys()):
+    for name in sorted(names & fields.keys()):
         if is_masked_value(fields[name]):
             yield build_invalid_field_problem(
                 prefix + name, "is a masked value that is not the one shown; send it whole"
@@ -287,7 +297,12 @@ def undo_account_writes(
             )
     for before, after in changed_accounts:
         names = ("emailAddress", "currency")
-        fields = {name: before.get(name) for name in names if before.get(name) != after.get(name)}
+        fields = {
+            name: before.get(name)
+            for name in names
+            # What is behind a mask is not known, so it cannot be set back.
+            if before.get(name) != after.get(name) and not is_masked_value(before.get(name))
+        }
         with suppress(Failure):
             if fields:
                 yield from _write_to_account_with_current_id(

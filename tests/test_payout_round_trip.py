@@ -723,3 +723,26 @@ def test_text_with_asterisks_is_not_a_mask(gateway_in_thread: GatewayInThread, n
         "bank"
     ]
     assert bank[name] == "** 47th Street **"
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+def test_masked_wallet_address_is_treated_as_a_masked_number(
+    gateway_in_thread: GatewayInThread, method: str
+) -> None:
+    """The one that is shown is unchanged, any other is refused, and none is sent."""
+    payout = _build_payout("wallet", wallet={"address": "zoe@example.com"})
+    id_ = create_recipient(
+        gateway_in_thread, DrawnPayout("individual", payout, {}, with_recipient=False)
+    )
+    (account,) = gateway_in_thread.service.require_recipient(id_).accounts
+    account.fields["emailAddress"] = "z**@example.com"  # as a service may show it
+    path = f"/recipients/{id_}/payout-methods"
+    shown_payout = gateway_in_thread.request_successfully("GET", path).body
+    assert shown_payout["accounts"] == {"wallet": {"address": "z**@example.com"}}
+    writes = gateway_in_thread.list_writes(path[:-15])
+    gateway_in_thread.request_successfully(method, path, shown_payout)
+    other_payout = {**shown_payout, "accounts": {"wallet": {"address": "a**@example.com"}}}
+    response = gateway_in_thread.request(method, path, other_payout)
+    assert response.status == 406
+    assert [error["field"] for error in response.body["errors"]] == ["accounts.wallet.address"]
+    assert gateway_in_thread.list_writes(path[:-15]) == writes
