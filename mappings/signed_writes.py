@@ -10,7 +10,7 @@ The request's id ``batch`` is the batch's first id, under which its state is sto
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from mappings import outcome_rules
@@ -98,7 +98,7 @@ def change_signed_batch(request: Request) -> Flow:
 
     The request's body has the ``method`` and ``path``, the ``payment`` that it adds, or None, and of a
     bulk deletion the ``batches``: pairs of an id at the service and the batch's first id. A creation
-    has none.
+    has none, and the ``payments`` that are not in its currency.
     """
     name, payment = request.seed, request.body["payment"]
     batches = request.body.get("batches")
@@ -130,14 +130,26 @@ def change_signed_batch(request: Request) -> Flow:
         for batch_id in registered if payment else ():
             yield CompareAndSet(SIGNED_ADDS, batch_id, {name: payment})
         raise
-    for batch_id in registered:
+    yield from _record_additions(request, registered, created)
+    return Answer({})
+
+
+def _record_additions(
+    request: Request, batch_ids: Sequence[str], created: Mapping[str, JSON]
+) -> SubFlow:
+    """Ends the registrations of a change, and records the payments that it has added."""
+    name, payment = request.seed, request.body["payment"]
+    for batch_id in batch_ids:
         # Recorded, so that the check before a start does not report the payment as a stranger's, and
         # that a legacy add in doubt does not take it for its own.
         changed_at = format_timestamp(request.now)
         facts = {name: {**payment, **created, "changed_at": changed_at}} if payment else {}
         added = [CompareAndSet(SIGNED_ADDS, batch_id, facts)] if facts else []
         yield CompareAndSet(SIGNED_CHANGES_KIND, batch_id, {name: None}, linked=added)
-    return Answer({})
+    if (new_batch_id := created.get("id")) and (payments := request.body.get("payments")):
+        # By these, a draft of the batch keeps the amounts that their recipients get.
+        facts = {f"{name} {position}": each for position, each in enumerate(payments)}
+        yield CompareAndSet(SIGNED_ADDS, new_batch_id, facts)
 
 
 def _register_change(upstream_id: str, batch_id: str, name: str, payment: JSON) -> SubFlow:

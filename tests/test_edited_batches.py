@@ -556,6 +556,29 @@ async def test_edit_keeps_the_currency_in_which_a_signed_request_has_added_a_pay
         ]
 
 
+async def test_edit_keeps_the_currencies_of_a_batch_that_a_signed_request_has_created(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1, options=ServiceOptions(inferred=False))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        await create_recipient(gateway)
+        (recipient,) = service.find_or_create_tenant().recipients
+        terms = [("10.00", "USD"), ("20.00", "EUR"), ("30.00", "USD")]
+        payments = [
+            {"recipient": {"id": recipient}, "amount": amount, "currency": currency}
+            for amount, currency in terms
+        ]
+        data = json.dumps({"currency": "USD", "payments": payments}).encode()
+        batch = (await send_signed(gateway, "POST", "/batches", data)).parse_json["batch"]["id"]
+        payment = (await load_payment_ids(gateway, batch))[0]
+        path = f"/batches/{batch}/payments/{payment}"
+        await request_successfully(gateway, "PATCH", path, {"sourceAmount": "11.00"})
+        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
+        assert [
+            (str(payment.amount), payment.currency) for payment in list_started_payments(service)
+        ] == [("11.00", "USD"), *terms[1:]]
+
+
 async def test_start_is_not_refused_for_good_while_the_only_payment_is_not_shown_yet(
     tmp_path: Path,
 ) -> None:

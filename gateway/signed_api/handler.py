@@ -419,7 +419,8 @@ class SignedHandler:
 
 
 MAX_PARSED_BYTES = 64 * 1024
-"""Largest body of an added payment or a bulk deletion that is parsed before it is passed on."""
+"""Largest body of a new batch, an added payment or a bulk deletion that is parsed before it is passed
+on."""
 
 
 async def _parse_body(body: Spool | None) -> JSON:

@@ -81,7 +81,7 @@ class WriteTarget:
     @property
     def is_body_needed(self) -> bool:
         """Whether the check of the write depends on its body."""
-        return self.is_payment_addition or self.is_bulk_deletion
+        return self.is_payment_addition or self.is_bulk_deletion or self.is_batch_creation
 
 
 _START_ACTION, _ADD_ACTION = "start-processing", "payments"
@@ -162,6 +162,7 @@ class SignedWriteGuard:
             body |= {
                 "path": "/batches",
                 "batches": pairs,
+                "payments": _extract_payments_in_other_currencies(write.body),
                 "ids": [id_ for pair in pairs for id_ in pair],
             }
         else:
@@ -242,6 +243,16 @@ def _extract_recipient_and_amounts(body: JSON) -> dict[str, JSON]:
 
 
 _AMOUNT_FIELDS = ("amount", "currency", "sourceAmount", "targetAmount", "targetCurrency")
+
+
+def _extract_payments_in_other_currencies(body: JSON) -> list[dict[str, JSON]]:
+    """Returns the payments of a new batch whose amounts are not in the batch's currency."""
+    payments = body.get("payments") if isinstance(body, dict) else None
+    rows = map(_extract_recipient_and_amounts, payments if isinstance(payments, list) else ())
+    own_currencies = None, isinstance(body, dict) and body.get("currency")
+    return [
+        row for row in rows if row.get("targetAmount") or row.get("currency") not in own_currencies
+    ]
 
 
 def _build_api_key(tenant: Tenant, credentials: Credentials) -> ApiKey:
