@@ -11,6 +11,7 @@ The request's id ``batch`` is the batch's first id, under which its state is sto
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from mappings import outcome_rules
@@ -44,7 +45,7 @@ from mappings.effects import (
     SubFlow,
     WriteOutcome,
 )
-from mappings.failures import Failure, Invalid, PossiblyExecuted
+from mappings.failures import Conflict, Failure, Invalid, PossiblyExecuted
 from mappings.objects import Facts
 from mappings.start_checks import require_not_started_elsewhere
 
@@ -137,7 +138,7 @@ def change_signed_batch(request: Request) -> Flow:
 def _record_additions(
     request: Request, batch_ids: Sequence[str], created: Mapping[str, JSON]
 ) -> SubFlow:
-    """Ends the registrations of a change, and records the payments that it has added."""
+    """Ends the registrations of a change, and records the batch or payment that it has created."""
     name, payment = request.seed, request.body["payment"]
     for batch_id in batch_ids:
         # Recorded, so that the check before a start does not report the payment as a stranger's, and
@@ -146,7 +147,14 @@ def _record_additions(
         facts = {name: {**payment, **created, "changed_at": changed_at}} if payment else {}
         added = [CompareAndSet(SIGNED_ADDS, batch_id, facts)] if facts else []
         yield CompareAndSet(SIGNED_CHANGES_KIND, batch_id, {name: None}, linked=added)
-    if (new_batch_id := created.get("id")) and (payments := request.body.get("payments")):
+    if batch_ids or not (new_batch_id := created.get("id")):
+        return
+    # Legacy clients of the merchant find it in their lists, also if the service lists no batches.
+    created_at = created.get("createdAt") or format_timestamp(request.now)
+    batch_facts = {**build_external_batch_facts(new_batch_id), "createdAt": created_at}
+    with suppress(Conflict):  # an edit that found it in the service's list has recorded it already
+        yield CompareAndSet("batch", new_batch_id, batch_facts, expected={"version": None})
+    if payments := request.body.get("payments"):
         # By these, a draft of the batch keeps the amounts that their recipients get.
         facts = {f"{name} {position}": each for position, each in enumerate(payments)}
         yield CompareAndSet(SIGNED_ADDS, new_batch_id, facts)

@@ -268,6 +268,29 @@ async def test_batch_created_elsewhere_is_started_once_and_listed(
     assert len(simulator.service.batch_starts) == 1
 
 
+@WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
+async def test_batch_created_by_a_signed_request_is_listed(inferred: bool, tmp_path: Path) -> None:
+    async with open_gateway_and_service(tmp_path, build_service(inferred=inferred)) as (
+        gateway,
+        _,
+    ):
+        recipient = await create_recipient(gateway)
+        first = await create_batch(gateway, recipient, "1.00")
+        payment = {"recipient": {"id": recipient}, "amount": "2.00", "currency": "USD"}
+        body = json.dumps({"currency": "USD", "payments": [payment]}).encode()
+        assert (await send_signed(gateway, "POST", "/batches", body)).status == 200
+        batches = (await request_successfully(gateway, "GET", "/batches"))["batches"]
+        assert [batch["amount"] for batch in batches] == ["2.00", "1.00"]
+        assert batches[1]["id"] == first
+        payments = (await request_successfully(gateway, "GET", "/payments"))["payments"]
+        assert [payment["sourceAmount"] for payment in payments] == ["2.00", "1.00"]
+        # An edit of it is as that of any other batch created elsewhere.
+        second = batches[0]["id"]
+        assert (await edit_payment(gateway, second)).status == 200
+        rows = (await request_successfully(gateway, "GET", "/batches"))["batches"]
+        assert [row["id"] for row in rows] == [second, first]
+
+
 def build_add_body(recipient: str, amount: str) -> bytes:
     payment = {"recipient": {"id": recipient}, "amount": amount, "currency": "USD"}
     return json.dumps(payment).encode()

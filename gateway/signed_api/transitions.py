@@ -306,7 +306,7 @@ class SignedBatchWrite:
             raise Refused(response.status)
         # The recorded answer only names what was created; the client gets the service's own response.
         if (call.method, call.path) == ("POST", "/batches"):
-            return {"id": _find_batch_id(fields)}
+            return _read_created_batch(fields)
         payment_id = extract_payment(fields).get("id")
         is_addition = call.method == "POST" and call.path.endswith(f"/{_ADD_ACTION}")
         return {"id": payment_id} if is_addition and isinstance(payment_id, str) else {}
@@ -353,6 +353,11 @@ async def _find_proof(
     return is_success(status, fields) or (False if is_refused else None), fields
 
 
-def _find_batch_id(fields: Mapping[str, JSON]) -> str | None:
-    id_ = extract_batch(fields).get("id")
-    return id_ if isinstance(id_, str) and _BATCH_ID.fullmatch(id_) else None
+def _read_created_batch(fields: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Returns the ``id`` and ``createdAt`` of a created batch, each None if it is not given."""
+    batch = extract_batch(fields)
+    id_, created_at = batch.get("id"), batch.get("createdAt")
+    return {
+        "id": id_ if isinstance(id_, str) and _BATCH_ID.fullmatch(id_) else None,
+        "createdAt": created_at if isinstance(created_at, str) else None,
+    }
