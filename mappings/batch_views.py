@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from typing import NamedTuple
 
 from mappings import current, legacy, money, paging
@@ -395,11 +396,9 @@ def build_batch_record(
     """Builds the record that stores a batch's facts and entries atomically."""
     # A search for memos skips the entries of batches without any.
     has_memos = any(entry.get("memo") for entry in entries)
-    entries_record = CompareAndSet("payments", batch_id, {"entries": entries})
-    facts = {**facts, "has_memos": has_memos}
-    return CompareAndSet(
-        "batch", batch_id, facts, linked=(entries_record,), created_ids=created_ids
-    )
+    build = partial(CompareAndSet, created_ids=created_ids)
+    entries_record = build("payments", batch_id, {"entries": entries})
+    return build("batch", batch_id, {**facts, "has_memos": has_memos}, linked=(entries_record,))
 
 
 # Answers

@@ -116,7 +116,7 @@ def create_batch(request: Request) -> Flow:
         "updatedAt": created.get("updatedAt") or now,
         "changed_at": now,
     }
-    yield build_batch_record(created["id"], facts, entries)
+    yield build_batch_record(created["id"], facts, entries, (created["id"],))
     batch = build_batch(created["id"], facts, entries, created, find_payments(response))
     # A create may be answered with no more than the id (contract, section 5).
     if not (created.get("status") and created.get("createdAt") and (batch.rows or not entries)):

@@ -258,7 +258,8 @@ class CompareAndSet(msgspec.Struct, frozen=True):
     of a draft by payment id; each is a row, and "payments" yields them, in the order in which they
     were added, until that kind is stored itself. The ``linked`` updates are stored in the same
     transaction; if they are very many, they must not expect anything. ``created_ids`` are objects
-    that exist from then on or no longer, so that their deletion is recognized; they are few.
+    that exist from then on or no longer, so that their deletion is recognized; they are few. Of an
+    update that names its own object there, nothing is expected to be stored yet.
     """
 
     kind: str

@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, starmap
 from operator import methodcaller
-from typing import Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from mappings.exact_json import compile_field_decoder, encode_plain_value, loads_trusted
 
@@ -38,7 +38,14 @@ _ZLIB_LEVEL = 1
 """The fastest level: rows still shrink to a fifth."""
 
 
-class LazySequence(Sequence[Any]):
+if TYPE_CHECKING:
+    _Sequence = Sequence[Any]
+else:  # whose metaclass makes ``isinstance`` slow, which nearly all values are asked
+    _Sequence = object
+
+
+@Sequence.register
+class LazySequence(_Sequence):
     """A sequence whose rows are decoded or computed in slices."""
 
     _cached_slice: tuple[int, list[Any]] = (-1, [])

@@ -152,7 +152,7 @@ async def test_write_takes_four_commits(tmp_path: Path, recorder: StatementRecor
             await create_batch(gateway, recipient, "2.00")
             await wait_until(lambda: recorder.answered_count == 3)
         assert count_commits(transactions) == 4, transactions
-        assert sum(map(len, transactions)) <= 19, transactions
+        assert sum(map(len, transactions)) <= 9, transactions
 
 
 async def test_delivery_is_recorded_with_the_next_write(

@@ -243,8 +243,14 @@ class ObjectStateStore:
         records: Sequence[CompareAndSet],
         is_long: bool,
     ) -> None:
-        table, tenant = STATE_TABLES[kind], owner._asdict()
+        table, tenant, now = STATE_TABLES[kind], owner._asdict(), self._store.clock()
         keys = {record.id: {**tenant, "id": record.id} for record in records}
+        # Of an object that was just created, nothing is stored yet, nearly always.
+        if len(keys) == 1 and (id_ := records[0].id) in records[0].created_ids:
+            facts = compute_new_facts({}, {}, records)[id_]
+            stored = await self._encode_row(tx, owner, kind, id_, facts)
+            if await tx.execute(table.insert, {**keys[id_], **stored, "updated_at": now}):
+                return
         replaced_ids = keys.keys() - {
             record.id for record in records if not is_full_replacement(record)
         }
@@ -253,7 +259,7 @@ class ObjectStateStore:
             new_facts = await tx.compute(True, compute_new_facts, old_facts, texts, records)
         else:
             new_facts = compute_new_facts(old_facts, texts, records)
-        now, upserts, deletions = self._store.clock(), list[Parameters](), list[Parameters]()
+        upserts, deletions = list[Parameters](), list[Parameters]()
         for id_, key in keys.items():
             if facts := new_facts[id_]:
                 stored = await self._encode_row(tx, owner, kind, id_, facts)

@@ -29,7 +29,12 @@ from sqlalchemy import (
 
 from gateway.payloads import json_codec
 from gateway.storage.database import FEW
-from gateway.storage.sql import AnyOf, Statement, build_upsert_statement
+from gateway.storage.sql import (
+    AnyOf,
+    Statement,
+    build_insert_if_absent_statement,
+    build_upsert_statement,
+)
 from gateway.storage.tables import (
     KEY_ORDERED,
     UTCDateTime,
@@ -116,6 +121,7 @@ class StateTable:
         self.select_first = Statement(own_rows.limit(FEW + 1))
         self.select_some = Statement(own_rows.where(AnyOf(table.c.id, "ids")))
         self.delete = Statement(delete(table).where(is_this))
+        self.insert = build_insert_if_absent_statement(table, (*_KEY, *columns, "updated_at"))
         self.upsert = build_upsert_statement(table, (*columns, "updated_at"))
 
     def encode_columns(self, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -74,11 +73,10 @@ def _convert_to_utc(value: datetime | None) -> datetime | None:
     return value.astimezone(UTC)
 
 
-@lru_cache(64)
 def _format_moment(value: datetime | None) -> str | None:
     """Formats a time as SQLAlchemy does on SQLite, in a fraction of the time.
 
-    Without a zone, so that text order is time order. One request stores a time several times.
+    Without a zone, so that text order is time order.
     """
     if value is None or value.tzinfo is not UTC:
         value = _convert_to_utc(value)
