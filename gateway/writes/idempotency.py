@@ -383,6 +383,7 @@ class IdempotencyGuard:
             write_request.forwarded_request or write_request.request,
             wait_state.received_at,
         )
+        execution.is_long = write_request.caller.is_long
         may_be_duplicate = self._joins_running and self.reconciler.has_other_instances
         if may_be_duplicate and write_request.operation.method != "GET":
             execution.unrelated_ids = frozenset(row.id for row in rows)

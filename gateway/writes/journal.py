@@ -152,7 +152,6 @@ class Journal:
         """Starts the execution of a new operation; ``received_at`` is by both clocks, None is now."""
         received_at = received_at or self.read_clocks()
         execution = OperationExecution(self, record, operation, request, received_at=received_at)
-        execution.is_long = json_codec.has_rows(request.body)
         self.executions[record.id] = execution
         return execution
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from itertools import chain
-from operator import attrgetter
 from typing import Any
 
 from msgspec import structs
@@ -54,8 +52,8 @@ FLOW_CHANGED_REASON = "the program has changed since, and its flow yields anothe
 
 def list_created_ids(writes: Iterable[Write], changes: Iterable[CompareAndSet]) -> list[str]:
     """Lists the ids of objects that writes have created at the service, and changes here."""
-    ids_of_changes = chain.from_iterable(map(attrgetter("created_ids"), changes))
-    return [*filter(None, map(attrgetter("object_id"), writes)), *ids_of_changes]
+    ids = [write.object_id for write in writes if write.object_id]
+    return [*ids, *(id_ for change in changes for id_ in change.created_ids)]
 
 
 def encode_request(
