@@ -107,14 +107,14 @@ class SerializedSequence(LazySequence):
         self.extend(rows)
 
     @classmethod
-    def from_texts(cls, slices: Iterable[tuple[list[Any], bytes]]) -> Self:
-        """Creates a sequence from slices of its rows and their compact JSON, which it stores."""
+    def from_texts(cls, slices: Iterable[tuple[int, set[type], bytes]]) -> Self:
+        """Creates a sequence from slices: the number and types of rows, and their compact JSON."""
         sequence = cls()
         sequence.row_types = set()
-        for rows, text in slices:
+        for count, row_types, text in slices:
             sequence._append_serialized_slice(text)
-            sequence._count += len(rows)
-            sequence.row_types.update(map(type, rows))
+            sequence._count += count
+            sequence.row_types |= row_types
         return sequence
 
     def extend(self, rows: Iterable[Any]) -> None:

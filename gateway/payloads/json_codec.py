@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import io
 from codecs import BOM_UTF8
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, compress, repeat
 from operator import is_
 from typing import Any, Union
@@ -279,14 +279,69 @@ def _count_whitespace(text: bytes) -> int:
     return sum(map(data.count, _WHITESPACE))
 
 
-def _iter_slices(text: bytes, depth: int) -> Iterator[tuple[list[Any], bytes]]:
-    """Yields slices of a list in an object at a depth, and their texts; raises NotSliceableError."""
+def _iter_slices(text: bytes, depth: int) -> Iterator[tuple[int, set[type], bytes]]:
+    """Yields number, types and text of the rows, by slice, of a list in an object at a depth."""
     try:
         rows = _LIST_DECODER.decode(text)
     except (ValueError, RecursionError):
         raise NotSliceableError from None
+    is_lossless = _find_row_check(rows)
     for some_rows in iterate_chunks(rows, SLICE_SIZE):
-        yield _decode_value(b"[%b]" % b",".join(some_rows), MAX_DEPTH - depth)
+        data = b"[%b]" % b",".join(some_rows)
+        if is_lossless and len(data) <= LARGE_BYTES and is_lossless(data):
+            yield len(some_rows), {dict}, data
+        else:
+            is_lossless = None  # after one slice that is not, no other is tried
+            values, data = _decode_value(data, MAX_DEPTH - depth)
+            yield len(values), set(map(type, values)), data
+
+
+RowShape = tuple[tuple[str, "RowShape"], ...]
+"""The fields of an object in order, each with those of its value; empty if that is no object."""
+
+_MAX_ROW_BYTES = 4096  # of a row for which a check is compiled, which takes a millisecond
+
+
+def _find_row_check(rows: Sequence[msgspec.Raw]) -> Callable[[bytes], bool] | None:
+    """Returns ``_decode_if_lossless`` for rows that are like the first, without their values.
+
+    Nearly all rows of a list are alike, and are decoded to structs in half of the time of dicts.
+    """
+    if not rows or len(memoryview(rows[0])) > _MAX_ROW_BYTES:
+        return None
+    try:
+        shape = _describe_shape(loads_trusted(bytes(rows[0])))
+        return _compile_row_check(shape) if shape else None
+    # Of values, or of names that no struct can have.
+    except (ValueError, ArithmeticError, RecursionError, TypeError):
+        return None
+
+
+def _describe_shape(value: Any, depth: int = _SHALLOW_DEPTH) -> RowShape:
+    if type(value) is not dict or not depth:
+        return ()
+    return tuple((name, _describe_shape(item, depth - 1)) for name, item in value.items())
+
+
+@lru_cache(16)
+def _compile_row_check(shape: RowShape) -> Callable[[bytes], bool]:
+    decode = msgspec.json.Decoder(list[_build_row_type(shape)]).decode  # type: ignore[misc]
+
+    def is_lossless(data: bytes) -> bool:
+        try:
+            return encode_plain_value(decode(data)) == data
+        except (ValueError, ArithmeticError, RecursionError):
+            return False
+
+    return is_lossless
+
+
+def _build_row_type(shape: RowShape) -> Any:
+    if not shape:
+        return _SHALLOW_TYPE
+    fields = [(f"field_{n}", _build_row_type(inner) | None) for n, (_, inner) in enumerate(shape)]
+    names = {field: name for (field, _), (name, _) in zip(fields, shape, strict=True)}
+    return msgspec.defstruct("Row", fields, rename=names, forbid_unknown_fields=True)
 
 
 def _decode_value(data: bytes, max_depth: int) -> tuple[Any, bytes]:

@@ -31,9 +31,17 @@ def build_rows(count: int = ROW_COUNT) -> list[Any]:
     return [{**PAYMENT_ROW, "number": number} for number in range(count)]
 
 
-def dump_batch_with_row(row: bytes, index: int = ROW_COUNT - 5) -> bytes:
+def dump_compactly(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def dump_batch_with_row(
+    row: bytes,
+    index: int = ROW_COUNT - 5,
+    dump: Callable[[Any], bytes] = lambda value: json.dumps(value).encode(),
+) -> bytes:
     """Build a large text in which one row has this text."""
-    rows = [json.dumps(row_value).encode() for row_value in build_rows()]
+    rows = [dump(row_value) for row_value in build_rows()]
     rows[index] = row
     return b'{"payments":[' + b",".join(rows) + b"]}"
 
@@ -82,6 +90,11 @@ UNUSUAL_ROWS = [
     b'{"a":"\\ud800"}', b'{"a":"\\uD83D\\ude00"}', b'{"a":"\xff"}', b'{"a":01}', b'{"a":tru}', b"1 2", b'{"a":"\x01"}',
     b'{"a":' + b"9" * 4301 + b"}", b"[" * (MAX_DEPTH - 2) + b"]" * (MAX_DEPTH - 2), b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1),
     b"[" * 5000 + b"]" * 5000, b"Infinity", '{"é":"王"}'.encode(), b' \t\r\n{ "a" : [ ] } ',
+    b'{"recipient":{"id":"R-1","id":"R-2"},"sourceAmount":"1.10","memo":"","x":[],"number":1}',
+    b'{"recipient":{"id":"R-1"},"sourceAmount":"1.10","memo":"","x":[],"number":1,"number":1}',
+    b'{"recipient":{"id":"R-1"},"sourceAmount":1.10,"memo":"","x":[],"number":-0}',
+    b'{"sourceAmount":"1.10","recipient":"R-1","memo":null,"number":1,"x":[1.50]}',
+    b'{"recipient":{},"sourceAmount":"1.10","memo":"","x":{"id":{"id":"R-1"}},"number":1}',
 ]  # fmt: skip
 
 
@@ -89,6 +102,8 @@ UNUSUAL_ROWS = [
 @pytest.mark.parametrize("index", [0, ROW_COUNT - 5])
 def test_any_row_is_decoded_or_refused_as_without_chunks(row: bytes, index: int) -> None:
     check_equal_outcomes(dump_batch_with_row(row, index))
+    # Without whitespace, slices of rows with the same fields are not decoded to dicts.
+    check_equal_outcomes(dump_batch_with_row(row, index, dump_compactly))
 
 
 @pytest.mark.parametrize(
