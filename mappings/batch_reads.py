@@ -6,7 +6,6 @@ that was just added, nor have one that was just removed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -15,7 +14,7 @@ from typing import Any
 from mappings import money
 from mappings.balances import has_sufficient_funds
 from mappings.batch_views import Batch, build_batch, is_draft
-from mappings.current import BALANCE_PATH, ID_PATTERN, SUMMARY_PATH
+from mappings.current import BALANCE_PATH, SUMMARY_PATH
 from mappings.dates import parse_instant_or_earliest
 from mappings.effects import (
     JSON,
@@ -251,36 +250,11 @@ def require_no_lost_creation(batch: Batch) -> SubFlow:
     """
     unseen_times = yield LoadFacts("may exist", ids=(batch.upstream_id,))
     created_at = batch.service_fields.get("createdAt")
-    if (yield from _await_creation(batch.id, batch.upstream_id, created_at, unseen_times)):
+    if (yield from await_creation(batch.id, batch.upstream_id, created_at, unseen_times)):
         raise Invalid(WRONG_STATUS)
 
 
-def await_unloaded_creation(upstream_id: str, batch_id: str, path: str = SUMMARY_PATH) -> SubFlow:
-    """Waits as ``_await_creation`` for a batch that is not loaded, and returns the same.
-
-    ``path`` shows the batch. Raises the service's 404 of a batch that may exist.
-    """
-    # No creation can have made it: the service says what it thinks of this id.
-    if not re.fullmatch(ID_PATTERN, upstream_id):
-        return False
-    if not (unseen_times := (yield LoadFacts("may exist", ids=(upstream_id,)))):
-        return False
-    refusal = body = None
-    try:
-        body = yield Call("GET", path.format(id=upstream_id))
-    except Refused as refused:
-        if refused.status != 404:
-            raise
-        # A batch that was just created is shown late, so it may be of any date.
-        refusal = refused
-    created_at = extract_batch(body).get("createdAt") if body else None
-    may_exist = yield from _await_creation(batch_id, upstream_id, created_at, unseen_times)
-    if may_exist and refusal is not None:
-        raise refusal
-    return may_exist
-
-
-def _await_creation(
+def await_creation(
     batch_id: str, upstream_id: str, created_at: JSON, unseen_times: Mapping[str, Sequence[str]]
 ) -> SubFlow:
     """Waits for the outcomes of the creations that may have made a batch created elsewhere.

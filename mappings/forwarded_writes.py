@@ -14,7 +14,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mappings.batch_reads import WRONG_STATUS, await_unloaded_creation
+from mappings.batch_reads import WRONG_STATUS, await_creation
 from mappings.effects import (
     JSON,
     Answer,
@@ -24,6 +24,7 @@ from mappings.effects import (
     Flow,
     Inconclusive,
     InDoubtWrite,
+    LoadFacts,
     Operation,
     Request,
     Step,
@@ -31,6 +32,8 @@ from mappings.effects import (
 )
 from mappings.errors import NOT_FOUND
 from mappings.failures import Invalid, Refused
+from mappings.outcome_matching import fetch_if_exists
+from mappings.payloads import extract_batch
 
 FORWARDED_PREFIX = "forwarded "
 """Prefix of the operation name of a request that was forwarded to the legacy service."""
@@ -84,8 +87,13 @@ def require_known_creation(batch_id: str) -> Flow:
 
     Raises Halted if one stays in doubt: its client may create, and start, another batch.
     """
-    if (yield from await_unloaded_creation(batch_id, batch_id, "/batches/{id}")):
-        raise Invalid(WRONG_STATUS)
+    if unseen_times := (yield LoadFacts("may exist", ids=(batch_id,))):
+        body = yield from fetch_if_exists(f"/batches/{batch_id}", needs_proof=True)
+        if body is None:
+            raise Invalid(NOT_FOUND)
+        created_at = extract_batch(body).get("createdAt")
+        if (yield from await_creation(batch_id, batch_id, created_at, unseen_times)):
+            raise Invalid(WRONG_STATUS)
     return Answer({})
 
 

@@ -10,6 +10,7 @@ The request's id ``batch`` is the batch's first id, under which its state is sto
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -27,8 +28,9 @@ from mappings.batch_locks import (
     is_open_to_signed_changes,
     update_batch_when,
 )
-from mappings.batch_reads import WRONG_STATUS, await_unloaded_creation
+from mappings.batch_reads import WRONG_STATUS, await_creation
 from mappings.batch_views import SIGNED_ADDS
+from mappings.current import ID_PATTERN, SUMMARY_PATH
 from mappings.dates import format_timestamp
 from mappings.effects import (
     JSON,
@@ -45,8 +47,9 @@ from mappings.effects import (
     SubFlow,
     WriteOutcome,
 )
-from mappings.failures import Conflict, Failure, Invalid, PossiblyExecuted
+from mappings.failures import Conflict, Failure, Invalid, PossiblyExecuted, Refused
 from mappings.objects import Facts
+from mappings.payloads import extract_batch
 from mappings.start_checks import require_not_started_elsewhere
 
 
@@ -63,7 +66,7 @@ def start_signed_batch(request: Request) -> Flow:
             raise Invalid(WRONG_STATUS)
         yield from require_not_started_elsewhere(known_facts)
     is_created_elsewhere = not known_facts or known_facts.get("elsewhere")
-    if is_created_elsewhere and (yield from await_unloaded_creation(upstream_id, batch_id)):
+    if is_created_elsewhere and (yield from _await_creation(upstream_id, batch_id)):
         raise Invalid(WRONG_STATUS)
 
     def build_lock(facts: Facts) -> CompareAndSet:
@@ -108,7 +111,7 @@ def change_signed_batch(request: Request) -> Flow:
         batches = [[upstream_id, batch_id]]
         # The result of a creation in doubt is recognized by its payments.
         if not (yield LoadFacts("batch", batch_id)):
-            yield from await_unloaded_creation(upstream_id, batch_id)
+            yield from _await_creation(upstream_id, batch_id)
     registered: list[str] = []
 
     def release() -> SubFlow:
@@ -158,6 +161,31 @@ def _record_additions(
         # By these, a draft of the batch keeps the amounts that their recipients get.
         facts = {f"{name} {position}": each for position, each in enumerate(payments)}
         yield CompareAndSet(SIGNED_ADDS, new_batch_id, facts)
+
+
+def _await_creation(upstream_id: str, batch_id: str) -> SubFlow:
+    """Waits as ``await_creation`` for a batch that is not loaded, and returns the same.
+
+    Raises the service's 404 of a batch that may exist.
+    """
+    # No creation can have made it: the service says what it thinks of this id.
+    if not re.fullmatch(ID_PATTERN, upstream_id):
+        return False
+    if not (unseen_times := (yield LoadFacts("may exist", ids=(upstream_id,)))):
+        return False
+    refusal = summary = None
+    try:
+        summary = yield Call("GET", SUMMARY_PATH.format(id=upstream_id))
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        # A batch that was just created is shown late, so it may be of any date.
+        refusal = refused
+    created_at = extract_batch(summary).get("createdAt") if summary else None
+    may_exist = yield from await_creation(batch_id, upstream_id, created_at, unseen_times)
+    if may_exist and refusal is not None:
+        raise refusal
+    return may_exist
 
 
 def _register_change(upstream_id: str, batch_id: str, name: str, payment: JSON) -> SubFlow:

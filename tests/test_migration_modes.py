@@ -1122,7 +1122,9 @@ async def test_batch_of_a_forwarded_create_in_doubt_is_not_started(
         assert [start.batch_id for start in setup.legacy.batch_starts] == [current_id]
 
 
-async def test_batch_older_than_a_forwarded_create_in_doubt_is_started(tmp_path: Path) -> None:
+async def test_forwarded_create_in_doubt_does_not_delay_starts_of_other_batches(
+    tmp_path: Path,
+) -> None:
     async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         body = build_batch_body(await create_recipient(setup.gateway), "10.00")
@@ -1132,3 +1134,5 @@ async def test_batch_older_than_a_forwarded_create_in_doubt_is_started(tmp_path:
         await lose_forwarded_batch(setup, body)
         path = f"/batches/{older_id}/start-processing"
         await request_successfully(setup.gateway, "POST", path)
+        path = "/v1/batches/B-1234567890123456/start-processing"
+        assert (await setup.gateway.request("POST", path)).status == 404
