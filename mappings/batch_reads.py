@@ -198,9 +198,29 @@ def _complete_stored_batch(stored: Batch, summary: JSON) -> SubFlow:
         and all(iterate_field(payments, "id"))
     ):
         entries = yield from _store_upstream_payment_ids(stored, payments)
-    batch = build_batch(id_, facts, entries, extract_batch(summary), payments)
+    page = find_payments(summary, allows_page=True) if payments is None else None
+    if page and entries:
+        entries = _add_shown_ids(entries, page, facts.get("currency"))
+    is_only_page_known = bool(page) and not entries
+    rows = page if is_only_page_known else payments
+    batch = build_batch(id_, facts, entries, extract_batch(summary), rows)
+    if is_only_page_known:
+        batch.has_known_payments = False
     batch.requested_id = stored.requested_id
     return batch
+
+
+def _add_shown_ids(
+    entries: Sequence[Entry], page: Sequence[Payment], currency: JSON
+) -> list[Entry]:
+    """Adds their ids to the entries of the payments on a page, by which clients edit these."""
+    entries = [*entries]  # a lazy sequence has other objects each time
+    pairs = match_payments_with_entries(page, entries, currency)
+    ids = {id(entry): payment.get("id") for payment, entry in pairs if entry is not None}
+    return [
+        {"id": ids[id(entry)], "upstream": ids[id(entry)], **entry} if id(entry) in ids else entry
+        for entry in entries
+    ]
 
 
 def _store_upstream_payment_ids(stored: Batch, payments: Sequence[Payment]) -> SubFlow:

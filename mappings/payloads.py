@@ -33,10 +33,11 @@ def extract_payments(body: JSON) -> Sequence[dict[str, JSON]]:
     return find_payments(body) or []
 
 
-def find_payments(body: JSON) -> Sequence[dict[str, JSON]] | None:
+def find_payments(body: JSON, *, allows_page: bool = False) -> Sequence[dict[str, JSON]] | None:
     """Finds the payments of a response, beside the batch or inside it, as a list or with ``meta``.
 
-    None means that the response has no list of all payments, which is not an empty list.
+    None means that the response has no list of all payments, which is not an empty list. With
+    ``allows_page`` it may be a page of a longer list.
     """
     for holder in (extract_batch(body), body):
         payments, meta = holder.get("payments"), holder.get("meta")
@@ -44,7 +45,7 @@ def find_payments(body: JSON) -> Sequence[dict[str, JSON]] | None:
             meta, payments = payments.get("meta"), payments.get("payments")
         if isinstance(payments, list | LazySequence):
             # A payment of another page would seem not to exist, and be made again.
-            if _is_page_of_longer_list(meta, len(payments)):
+            if not allows_page and _is_page_of_longer_list(meta, len(payments)):
                 return None
             if has_only_type(payments, dict):
                 return payments

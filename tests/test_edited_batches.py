@@ -355,6 +355,35 @@ async def test_batch_with_payments_that_nothing_shows_is_not_superseded(tmp_path
         assert [start.batch_id for start in service.batch_starts] == [batch]
 
 
+@pytest.mark.parametrize("meta", [{"records": 2}, {"page": 1, "pages": 2}], ids=repr)
+@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["created here", "elsewhere"])
+async def test_payment_on_a_page_of_the_summary_is_edited(
+    is_elsewhere: bool, meta: dict[str, Any], tmp_path: Path
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        (current_recipient,) = service.find_or_create_tenant().recipients
+        if is_elsewhere:
+            payment = {"recipient": {"id": current_recipient}, "currency": "USD"}
+            payments = [{**payment, "amount": amount} for amount in ("5.00", "7.00")]
+            data = json.dumps({"currency": "USD", "payments": payments}).encode()
+            batch = (await send_signed(gateway, "POST", "/batches", data)).parse_json["batch"]["id"]
+        else:
+            batch = await create_batch(gateway, recipient, "5.00", "7.00")
+        first, _ = await load_payment_ids(gateway, batch)
+        summary = await load_service_summary(gateway, service)
+        fields = summary["batchSummary"]
+        del fields["totalPayments"]
+        fields["payments"] = {"payments": fields["payments"][:1], "meta": meta}
+        show_summary(service, summary)
+        assert first in await load_payment_ids(gateway, batch)
+        path = f"/batches/{batch}/payments/{first}"
+        await request_successfully(gateway, "PATCH", path, {"sourceAmount": "6.00"})
+        payments = service.find_or_create_tenant().payments.values()
+        assert [str(payment.amount) for payment in payments] == ["6.00", "7.00"]
+
+
 @pytest.mark.parametrize("count", [{"totalPayments": 2}, {"meta": {"records": 2}}], ids=repr)
 async def test_batch_with_more_payments_than_are_shown_is_not_superseded(
     count: dict[str, Any], tmp_path: Path
