@@ -152,27 +152,30 @@ def validate_new_batch(
     elif not currency:
         yield build_empty_field_problem("sourceCurrency")
     for payment in payments:
-        yield from validate_added_payment(payment, currency)
+        if found := validate_added_payment(payment, currency):
+            yield from found
 
 
-def validate_added_payment(payment: SentPayment, currency: JSON) -> Iterator[Problem]:
+def validate_added_payment(payment: SentPayment, currency: JSON) -> list[Problem]:
     """Validates a payment to add to a batch, whose currency it must have if that is known."""
+    problems: list[Problem] = []
     body, recipient = payment.body, payment.recipient
     if payment.is_refused("recipient.email"):
         pass  # already reported: the client did name a recipient
     elif id_ := recipient.get("id"):
         if not (id_.startswith("R-") and ID_PATTERN.fullmatch(id_)):
-            yield payment.build_invalid("recipient.id", "is not the id of a recipient")
+            problems += [payment.build_invalid("recipient.id", "is not the id of a recipient")]
     elif not recipient.get("email"):
-        yield payment.build_empty("recipient.id")
+        problems += [payment.build_empty("recipient.id")]
     has_amount = body.get("sourceAmount") or body.get("targetAmount")
     if not (has_amount or any(map(payment.is_refused, ("sourceAmount", "targetAmount")))):
-        yield payment.build_empty("sourceAmount")
+        problems += [payment.build_empty("sourceAmount")]
     if body.get("targetAmount"):
-        yield from validate_amount_combination(payment)
+        problems += validate_amount_combination(payment)
     payment_currency = body.get("sourceCurrency")
     if payment_currency and currency and payment_currency != currency:
-        yield payment.build_invalid("sourceCurrency", "differs from the batch's currency")
+        problems += [payment.build_invalid("sourceCurrency", "differs from the batch's currency")]
+    return problems
 
 
 RECIPIENT_FIELDS = ("id", "referenceId", "email", "name", "status", "country", "payoutMethod")

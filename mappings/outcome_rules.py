@@ -147,7 +147,9 @@ def build_batch_creation_call(
 
 def select_payment_match_fields(body: JSONObject) -> dict[str, JSON]:
     """Returns a payment without its memo, because the document does not say that it is stored."""
-    return {name: value for name, value in body.items() if name != "memo"}
+    match_fields = dict(body)
+    match_fields.pop("memo", None)
+    return match_fields
 
 
 def fetch_summary_if_exists(batch_id: str) -> Generator[Step, Any, JSON]:
