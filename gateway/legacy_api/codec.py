@@ -276,7 +276,7 @@ class LegacyCodec:
         # are recorded one slice at a time, to bound the size of a transaction. Only a started
         # write has an outcome to record them with, and only if no other process has taken it over.
         deferred_ids: dict[str, str] | None = None
-        created_ids = set[str | None]()
+        created_ids: AbstractSet[str | None] = frozenset()
         if execution and execution.is_saved and not execution.ended.is_set() and not is_long:
             deferred_ids = execution.new_aliases
             # Of a resumed operation, others may have shown the objects meanwhile.

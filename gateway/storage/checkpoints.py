@@ -75,7 +75,7 @@ class CheckpointWriter:
         has_long_changes = bool(changes) and state_changes.has_long_changes(changes)
         if has_long_changes:
             changes = await state_changes.encode_long_changes(changes)
-        locks = frozenset[str]()
+        locks: frozenset[str] = frozenset()
         # SQLite has one writer at a time.
         if not self._store.is_of_one_process:
             locks = self._list_lock_names(record, checkpoint)

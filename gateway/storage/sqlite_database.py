@@ -75,7 +75,8 @@ class SqliteTransaction(Transaction):
             raise _NotBrief
 
     async def fetch(self, statement: Any, *parameter_sets: Parameters) -> list[Any]:
-        compiled, rows = self._compile(statement, parameter_sets), list[Any]()
+        rows: list[Any] = []
+        compiled = self._compile(statement, parameter_sets)
         for parameters in parameter_sets or ({},):
             self._cursor.execute(compiled.text, compiled.build_arguments(parameters))
             rows += self._cursor.fetchall()

@@ -77,7 +77,8 @@ class RetryMatcher:
         The arguments are those of `is_retry`; ``overwritten_ids`` collects the operations whose
         outcome others have overwritten before the request came.
         """
-        operation, kept_ids = write_request.operation, set[str]()
+        operation = write_request.operation
+        kept_ids: set[str] = set()
         while True:
             rows = await self._load_related_records(record)
             if not rows:
