@@ -364,11 +364,21 @@ def require_payments_shown(batch: Batch, ids: Iterable[str], now: datetime) -> N
 def build_entries_from_batch(batch: Batch, now: datetime) -> Sequence[Entry]:
     """Builds an entry for every payment of a batch; without an amount if it was created elsewhere.
 
-    They are the stored ones if the summary does not show the last changes yet, or all payments.
+    They are the stored ones if the summary does not show the last changes yet, or all payments;
+    then those without an id get that of the payment that is shown as theirs, by which an edit may
+    name it.
     """
-    if not (batch.has_known_payments and has_last_changes(batch, (), now)):
-        return batch.entries
-    return map_rows(_build_entry_unless_unrequested, batch.payments)
+    if batch.has_known_payments and has_last_changes(batch, (), now):
+        return map_rows(_build_entry_unless_unrequested, batch.payments)
+    entries = [*batch.entries]
+    pairs = match_payments_with_entries(batch.payments, entries, batch.currency)
+    shown_ids = {id(entry): payment["id"] for payment, entry in pairs if payment["id"]}
+
+    def add_shown_id(entry: Entry) -> Entry:
+        shown_id = None if list_entry_ids(entry) else shown_ids.get(id(entry))
+        return {**entry, "id": shown_id} if shown_id else entry
+
+    return map_rows(add_shown_id, entries)
 
 
 def list_requested_entries(batch: Batch) -> Sequence[Entry]:

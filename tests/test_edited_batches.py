@@ -668,3 +668,24 @@ async def test_amount_is_set_back_after_another_change_that_is_not_shown_either(
         (upstream,) = service.find_or_create_tenant().batches.values()
         amounts = [str(payment.amount) for payment in upstream.payments.values()]
         assert sorted(amounts) == ["10.00", "20.00"]
+
+
+async def test_cleared_memo_stays_cleared_after_a_removal_that_may_not_be_shown_yet(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1, options=ServiceOptions(inferred=True, processing_seconds=60))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _):
+        recipient = await create_recipient(gateway)
+        payment = {"recipient": {"id": recipient}, "amount": "1.00", "currency": "USD"}
+        body = json.dumps({"currency": "USD", "payments": [payment] * 2}).encode()
+        response = await send_signed(gateway, "POST", "/batches", body)
+        batch = response.parse_json["batch"]["id"]
+        removed_id, _ = await load_payment_ids(gateway, batch)
+        added = {"recipient": {"id": recipient}, "sourceAmount": "10.00", "memo": "March"}
+        edit = {"payments": [added], "remove_payments": [{"id": removed_id}]}
+        await request_successfully(gateway, "PATCH", f"/batches/{batch}", edit)
+        _, added_id = await load_payment_ids(gateway, batch)
+        path = f"/batches/{batch}/payments/{added_id}"
+        assert (await request_successfully(gateway, "GET", path))["payment"]["memo"] == "March"
+        await request_successfully(gateway, "PATCH", path, {"memo": None})
+        assert not (await request_successfully(gateway, "GET", path))["payment"]["memo"]
