@@ -37,6 +37,7 @@ from mappings.failures import (
     is_retryable_read_failure,
 )
 from mappings.lazy_sequences import (
+    chain_rows,
     filter_rows,
     iterate_chunks,
     iterate_field,
@@ -366,19 +367,24 @@ def build_entries_from_batch(batch: Batch, now: datetime) -> Sequence[Entry]:
 
     They are the stored ones if the summary does not show the last changes yet, or all payments;
     then those without an id get that of the payment that is shown as theirs, by which an edit may
-    name it.
+    name it, and payments without an entry get one, so that none is taken for one added later.
     """
     if batch.has_known_payments and has_last_changes(batch, (), now):
         return map_rows(_build_entry_unless_unrequested, batch.payments)
     entries = [*batch.entries]
     pairs = match_payments_with_entries(batch.payments, entries, batch.currency)
-    shown_ids = {id(entry): payment["id"] for payment, entry in pairs if payment["id"]}
+    shown_ids, others = dict[int, JSON](), list[Entry]()
+    for payment, entry in pairs:
+        if payment["id"] and entry is None:
+            others.append(_build_entry_unless_unrequested(payment))
+        elif payment["id"]:
+            shown_ids[id(entry)] = payment["id"]
 
     def add_shown_id(entry: Entry) -> Entry:
         shown_id = None if list_entry_ids(entry) else shown_ids.get(id(entry))
         return {**entry, "id": shown_id} if shown_id else entry
 
-    return map_rows(add_shown_id, entries)
+    return chain_rows(map_rows(add_shown_id, entries), others)
 
 
 def list_requested_entries(batch: Batch) -> Sequence[Entry]:

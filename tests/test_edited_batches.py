@@ -689,3 +689,25 @@ async def test_cleared_memo_stays_cleared_after_a_removal_that_may_not_be_shown_
         assert (await request_successfully(gateway, "GET", path))["payment"]["memo"] == "March"
         await request_successfully(gateway, "PATCH", path, {"memo": None})
         assert not (await request_successfully(gateway, "GET", path))["payment"]["memo"]
+
+
+async def test_added_payment_is_not_taken_for_a_signed_one_after_a_removal(tmp_path: Path) -> None:
+    service = Service(seed=1, options=ServiceOptions(inferred=True, processing_seconds=60))
+    add_path = "/v1/batches/*/payments"
+    service.faults.append(
+        Fault("POST", add_path, status=200, body=b'{"ok":true}', executes=True, times=2)
+    )
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _):
+        recipient = await create_recipient(gateway)
+        payment = {"recipient": {"id": recipient}, "amount": "1.00", "currency": "USD"}
+        body = json.dumps({"currency": "USD", "payments": [payment]}).encode()
+        response = await send_signed(gateway, "POST", "/batches", body)
+        batch = response.parse_json["batch"]["id"]
+        (removed_id,) = await load_payment_ids(gateway, batch)
+        await request_successfully(gateway, "DELETE", f"/batches/{batch}/payments/{removed_id}")
+        path = f"/batches/{batch}/payments"
+        await send_signed(gateway, "POST", path, json.dumps(payment).encode())
+        ids_before = await load_payment_ids(gateway, batch)
+        added = {"recipient": {"id": recipient}, "sourceAmount": "1.00"}
+        payment = (await request_successfully(gateway, "POST", path, added))["payment"]
+        assert payment["id"] not in ids_before
