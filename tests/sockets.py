@@ -85,6 +85,9 @@ class RawConnection:
         return False
 
     async def close(self) -> None:
+        # Nobody may read the rest.
+        if self.writer.transport.get_write_buffer_size():
+            self.writer.transport.abort()
         self.writer.close()
         try:
             await self.writer.wait_closed()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from yarl import URL
 
 from gateway.operator.legacy_reads import HOUR_SECONDS, LegacyReader, ReadBudget
 from tests.legacy_and_current import API_KEY, KEY_NAME, GatewayBetween, open_gateway_between
@@ -18,8 +19,9 @@ from tests.operator_commands import wait_until_async
 from tests.payouts import WALLET, create_batch, create_recipient, request_successfully
 from tests.processes import run_installed_command
 from tests.running_gateway import GatewayResponse
-from tests.signed_requests import SigningClient, send_raw
+from tests.signed_requests import SigningClient
 from tests.simulator import Fault
+from tests.sockets import exchange
 
 ADDRESS = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
 
@@ -489,19 +491,23 @@ async def test_deleted_legacy_batch_is_no_longer_bound(
         assert (await setup.run_json_command("modes", "list"))["begun_at_legacy"] == []
 
 
-async def test_batch_unknown_to_the_legacy_service_is_not_bound(
-    tmp_path: Path,
-) -> None:
+async def create_signed_batch(setup: GatewayBetween, port: int) -> str:
+    """Creates a batch by a signed request to the gateway or to the service, at its port."""
+    await create_recipient(setup.gateway)
+    (payee,) = setup.current.find_or_create_tenant().recipients
+    payment = {"recipient": {"id": payee}, "amount": "1.00", "currency": "USD"}
+    data = json.dumps({"currency": "USD", "payments": [payment]}).encode()
+    headers, stamp = "Content-Type: application/json", int(time.time())
+    request = SigningClient().build_request("POST", "/v1/batches", data, headers, stamp=stamp)
+    response = await exchange(port, request)
+    assert response is not None
+    return str(response.parse_json["batch"]["id"])
+
+
+async def test_batch_unknown_to_the_legacy_service_is_not_bound(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path, has_two_services=True) as setup:
-        await create_recipient(setup.gateway)
-        (payee,) = setup.current.find_or_create_tenant().recipients
-        payment = {"recipient": {"id": payee}, "amount": "1.00", "currency": "USD"}
-        data = json.dumps({"currency": "USD", "payments": [payment]}).encode()
-        headers, stamp = "Content-Type: application/json", int(time.time())
-        request_bytes = SigningClient().build_request(
-            "POST", "/v1/batches", data, headers, stamp=stamp
-        )
-        batch = (await send_raw(setup.gateway, request_bytes)).parse_json["batch"]["id"]
+        urls = setup.gateway.settings.environments.map_base_urls_by_environment()
+        batch = await create_signed_batch(setup, URL(urls["sandbox"]).port or 0)
         await setup.set_mode("forward")
         for path in (f"/v1/batches/{batch}/start-processing", f"/v1/batches/{batch}"):
             method = "POST" if path.endswith("processing") else "DELETE"
@@ -509,6 +515,17 @@ async def test_batch_unknown_to_the_legacy_service_is_not_bound(
         await setup.set_mode("translate")
         await request_successfully(setup.gateway, "POST", f"/batches/{batch}/start-processing")
         assert len(setup.current.batch_starts) == 1
+
+
+async def test_batch_of_a_signed_request_stays_at_its_service_while_others_are_forwarded(
+    tmp_path: Path,
+) -> None:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
+        batch = await create_signed_batch(setup, setup.gateway.running.port)
+        await setup.set_mode("forward")
+        await request_successfully(setup.gateway, "POST", f"/batches/{batch}/start-processing")
+        assert len(setup.current.batch_starts) == 1
+        assert not setup.count_legacy_calls("POST")
 
 
 # Reading it
