@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -11,15 +10,15 @@ from hypothesis import settings
 settings.register_profile("any speed", deadline=None)
 settings.load_profile("any speed")
 
-TESTS = Path(__file__).parent
+COMPUTING = ("mappings", "payloads", "http", "compare")
 
 YOUNG_OBJECTS = 10_000
 """As the product sets it for itself, see ``gateway.server.process``."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts tests of whole gateways first: they wait, and others compute meanwhile."""
-    items.sort(key=lambda item: item.path.parent != TESTS)
+    """Puts short tests that only compute last: meanwhile the last of those that wait end."""
+    items.sort(key=lambda item: item.path.parent.name in COMPUTING)
 
 
 def pytest_collection_finish() -> None:
