@@ -276,14 +276,10 @@ class LegacyCodec:
         # are recorded one slice at a time, to bound the size of a transaction. Only a started
         # write has an outcome to record them with, and only if no other process has taken it over.
         deferred_ids: dict[str, str] | None = None
-        created_ids: AbstractSet[str | None] = frozenset()
         if execution and execution.is_saved and not execution.ended.is_set() and not is_long:
             deferred_ids = execution.new_aliases
-            # Of a resumed operation, others may have shown the objects meanwhile.
-            if not execution.is_resumed:
-                created_ids = {write.object_id for write in execution.writes.values()}
         legacy_ids = await self._ids.find_or_create_object_and_text_ids(
-            caller.key.tenant, *ids, deferred_ids, created_ids=created_ids, is_cached=not is_long
+            caller.key.tenant, *ids, deferred_ids, is_cached=not is_long
         )
         pairs = _iter_differing_id_pairs(ids, legacy_ids, context.client_ids)
         return await run_in_thread(dict, pairs) if is_long else dict(pairs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any, Literal
+from typing import Literal
 
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import Store
@@ -124,15 +124,13 @@ class AliasIds:
         objects: AbstractSet[tuple[str, str]],
         unsaved_aliases: dict[str, str] | None = None,
         *,
-        created_ids: AbstractSet[str] = frozenset(),
         is_cached: bool = True,
     ) -> dict[str, str]:
         """Resolves (kind, current id) to legacy ids, for those that differ.
 
         New alias ids are saved, or added to ``unsaved_aliases``, which the caller must save before
-        the response is sent. Objects that were just created (``created_ids``) have no legacy id
-        yet. ``is_cached`` is false for the ids of a very large answer, which are rarely needed
-        again soon.
+        the response is sent. ``is_cached`` is false for the ids of a very large answer, which are
+        rarely needed again soon.
         """
         kinds_by_id = {id_: kind for kind, id_ in objects}
         known: dict[str, str] = {}
@@ -143,7 +141,7 @@ class AliasIds:
             else:
                 missing.add(id_)
         if missing:
-            found = await load_legacy_ids(self._store, tenant, missing - created_ids)
+            found = await load_legacy_ids(self._store, tenant, missing)
             unnamed = {id_: kinds_by_id[id_] for id_ in missing - found.keys()}
             new_aliases = await run_in_thread_if(
                 len(unnamed) > MAX_INLINE_ALIASES,
@@ -191,10 +189,13 @@ class AliasIds:
         objects: AbstractSet[tuple[str, str]],
         mentioned_ids: AbstractSet[str],
         unsaved_aliases: dict[str, str] | None = None,
-        **options: Any,
+        *,
+        is_cached: bool = True,
     ) -> dict[str, str]:
         """Resolves objects to legacy ids, and ids in free text only if they have one already."""
-        names = await self.find_or_create_legacy_ids(tenant, objects, unsaved_aliases, **options)
+        names = await self.find_or_create_legacy_ids(
+            tenant, objects, unsaved_aliases, is_cached=is_cached
+        )
         if unnamed := mentioned_ids - names.keys():
             names |= await self.map_current_to_existing_legacy_ids(tenant, unnamed)
         return names

@@ -24,7 +24,7 @@ from tests.payouts import (
     open_gateway_and_service,
     request_successfully,
 )
-from tests.running_gateway import GatewayUnderTest
+from tests.running_gateway import KEY, GatewayUnderTest
 from tests.simulator import Fault, Service, ServiceOptions
 from tests.state import fetch
 
@@ -398,3 +398,19 @@ async def test_payments_keep_ids_if_summary_of_new_batch_is_unreadable(
         await gateway.request("POST", f"/v1/batches/{batch}/generate-quote")
         service.faults.clear()
         assert await load_payment_ids(gateway, batch) == [payment]
+
+
+async def test_existing_object_in_the_response_to_a_create_has_its_imported_id(
+    tmp_path: Path,
+) -> None:
+    """As of a service that creates no second recipient with an address."""
+    service = Service(seed=1)
+    (existing,) = service.seed_recipients(1, seed=2)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _):
+        async with open_store(gateway.settings.state) as store:
+            tenant = Tenant(KEY["merchant"], KEY["environment"])
+            await save_legacy_ids(store, tenant, {"R-OLD": existing.id}, imported=True)
+        shown = {**existing.fields, "id": existing.id, "status": "active"}
+        body = json.dumps({"ok": True, "recipient": shown}, default=str).encode()
+        service.faults.append(Fault("POST", "/v1/recipients", status=200, body=body))
+        assert await create_recipient(gateway) == "R-OLD"
