@@ -152,8 +152,7 @@ def validate_new_batch(
     elif not currency:
         yield build_empty_field_problem("sourceCurrency")
     for payment in payments:
-        if found := validate_added_payment(payment, currency):
-            yield from found
+        yield from validate_added_payment(payment, currency)
 
 
 def validate_added_payment(payment: SentPayment, currency: JSON) -> list[Problem]:
