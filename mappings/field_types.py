@@ -124,6 +124,15 @@ def _parse_optional_currency(value: Any) -> Any:
     return None if value is None or is_empty_object else _parse_currency(value)
 
 
+def _parse_primary_currency(value: Any) -> Any:
+    """Like ``_parse_optional_currency``; returns both codes if the two forms of answers differ."""
+    code = _parse_optional_currency(value)
+    nested = _unwrap_currency(value.get("currency")) if isinstance(value, dict) else None
+    if isinstance(nested, str) and _CURRENCY_CODE.fullmatch(nested) and nested.upper() != code:
+        return [code, nested.upper()]
+    return code
+
+
 def _unwrap_currency(value: Any) -> Any:
     # Clients that send a whole object back send the currency in the form of the answers.
     while isinstance(value, dict):
@@ -216,6 +225,7 @@ def is_masked_value(value: Any) -> bool:
 Text = Annotated[str, BeforeValidator(_parse_text)]
 Country = Annotated[str, BeforeValidator(_parse_country)]
 ShownCurrency = Annotated[str | None, BeforeValidator(_parse_optional_currency)]
+PrimaryCurrency = Annotated[str | list[str] | None, BeforeValidator(_parse_primary_currency)]
 Email = Annotated[str, BeforeValidator(_parse_email)]
 Day = Annotated[str, BeforeValidator(_parse_day)]
 Flag = Annotated[bool, BeforeValidator(_parse_boolean)]

@@ -21,6 +21,7 @@ from mappings.field_types import (
     Flag,
     Id,
     Integer,
+    PrimaryCurrency,
     RecipientType,
     ShownAmount,
     ShownCurrency,
@@ -293,7 +294,7 @@ class AccountsBody(TypedDict, total=False):
 
 class PrimaryBody(TypedDict, total=False):
     method: Annotated[Text | None, Word("wallet")]
-    currency: ShownCurrency
+    currency: PrimaryCurrency
 
 
 class PayoutBody(TypedDict, total=False):

@@ -256,6 +256,9 @@ def detect_payout_changes(
 
     If neither was changed, only the primary method is, and the bank account keeps its currency.
     """
+    shown_currency = determine_shown_payout_currency(recipient)
+    if payout.nested_currency and payout.currency == shown_currency:
+        payout = structs.replace(payout, currency=payout.nested_currency)
     if is_replacement and not payout.method and len(payout.accounts) == 1:
         payout = structs.replace(payout, method=next(iter(payout.accounts)))
     changes = PayoutChanges(payout, recipient, facts, is_replacement, is_shown_late)
@@ -267,7 +270,7 @@ def detect_payout_changes(
         and changes.new_primary_method == legacy.BANK
         and not (is_replacement and changes.is_new_account_needed(legacy.BANK))
         and bank.get("currency") == account.get("currency")
-        and payout.currency != determine_shown_payout_currency(recipient)
+        and payout.currency != shown_currency
     ):
         return changes
     bank = {name: value for name, value in bank.items() if name != "currency"}

@@ -52,6 +52,8 @@ class Payout(msgspec.Struct, frozen=True):
     holds: Mapping[str, Mapping[str, JSON]] = {}
     refused_fields: frozenset[str | None] = frozenset()
     """Fields whose values were invalid and therefore removed."""
+    nested_currency: str | None = None
+    """The code of the second form of ``primary.currency``, if it differs from ``currency``."""
     methods_with_mask: frozenset[str] = frozenset()
     """Methods whose account contained a mask from an answer, so that the client means that one."""
 
@@ -89,7 +91,9 @@ def parse_payout(
         for name in sorted((legacy.BANK, legacy.WALLET), key=lambda name: name != method)
         if (fields := select_account_fields(name)) is not None
     }
-    return Payout(prefix, method, primary.get("currency"), accounts, holds, refused_fields)
+    currency = primary.get("currency")
+    code, nested_code = currency if isinstance(currency, list) else (currency, None)
+    return Payout(prefix, method, code, accounts, holds, refused_fields, nested_code)
 
 
 def drop_masks_sent_back(payout: Payout, recipient: Recipient) -> Payout:

@@ -746,3 +746,26 @@ def test_masked_wallet_address_is_treated_as_a_masked_number(
     assert response.status == 406
     assert [error["field"] for error in response.body["errors"]] == ["accounts.wallet.address"]
     assert gateway_in_thread.list_writes(path[:-15]) == writes
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+@pytest.mark.parametrize(
+    ("code", "nested_code", "expected"),
+    [("EUR", "USD", "EUR"), ("USD", "EUR", "EUR"), ("EUR", "EUR", "EUR"), ("USD", "", "USD")],
+)
+def test_changed_form_of_the_primary_currency_counts(
+    gateway_in_thread: GatewayInThread, method: str, code: str, nested_code: str, expected: str
+) -> None:
+    """Answers show both forms of the document, and clients change the one that they know."""
+    payout = _build_payout("bank", bank={**US_BANK, "currency": "USD"})
+    id_ = create_recipient(
+        gateway_in_thread, DrawnPayout("individual", payout, {}, with_recipient=False)
+    )
+    path = f"/recipients/{id_}/payout-methods"
+    shown_payout = gateway_in_thread.request_successfully("GET", path).body
+    shown_payout["primary"]["currency"]["code"] = code
+    shown_payout["primary"]["currency"]["currency"]["code"] = nested_code
+    gateway_in_thread.request_successfully(method, path, shown_payout)
+    shown_payout = gateway_in_thread.request_successfully("GET", path).body
+    assert shown_payout["primary"]["currency"]["code"] == expected
+    assert shown_payout["accounts"]["bank"]["currency"] == expected
