@@ -1,7 +1,8 @@
 """The states of operations and of their writes, and the only changes between them.
 
-The statements that change a state take its allowed sources from these tables, the simulation
-refuses every other change, and ``states.md`` prints them.
+The update of an operation takes its allowed sources from the first table; an outcome is recorded of a
+sent write only, as in the second. The simulation refuses every other change, and ``states.md``
+prints them.
 """
 
 from __future__ import annotations
