@@ -167,6 +167,10 @@ def _build_patch_call(
 ) -> Callable[..., Call]:
     """Builds the call, which only lacks the rule ``reconcile``."""
     memo = request.options.send_memo
+    # Memos that are not sent change nothing at the service.
+    changed = filter_rows(
+        changes.changed, lambda change: bool(extract_payment_changes(change.body, memo=memo))
+    )
 
     def build_addition(entry: Entry) -> dict[str, JSON]:
         # In the legacy shape, which the inferred PATCH is assumed to take.
@@ -186,7 +190,7 @@ def _build_patch_call(
     fields = {} if description is None else {"description": description or None}
     lists = {
         "payments": changes.added,
-        "update_payments": changes.changed,
+        "update_payments": changed,
         "remove_payments": changes.removed,
     }
     return partial(
@@ -195,7 +199,7 @@ def _build_patch_call(
         f"/batches/{batch.upstream_id}",
         {
             "payments": map_rows(build_addition, added_entries),
-            "update_payments": map_rows(build_update, changes.changed),
+            "update_payments": map_rows(build_update, changed),
             "remove_payments": map_rows(build_removal, changes.removed),
             **fields,
         },

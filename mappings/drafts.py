@@ -73,6 +73,12 @@ class Edit:
     def has_payment_changes(self) -> bool:
         return bool(self.added_entries or self.removed_ids or self.build_changes())
 
+    def is_sent(self, *, memo: bool) -> bool:
+        """Whether the service gets any of the edit; without ``memo``, memos are only stored."""
+        if memo or self.added_entries or self.removed_ids or self.facts:
+            return True
+        return any(changes.keys() != {"memo"} for changes in self.build_changes().values())
+
     def apply_to_entries(self, entries: Sequence[Entry], now: str | None) -> Sequence[Entry]:
         """Builds the entries after the edit.
 
@@ -154,7 +160,8 @@ def edit_batch(
         yield from _recreate_in_currency(batch, request, call, edit)
         return
     try:
-        yield from call_service_under_batch_lock(batch, call, convert_not_found_if_field_named)
+        if edit.is_sent(memo=request.options.send_memo):
+            yield from call_service_under_batch_lock(batch, call, convert_not_found_if_field_named)
     except NoSuchOperation:
         yield from _edit_without_service(batch, request, edit, now)
         return

@@ -8,6 +8,7 @@ nothing.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -398,6 +399,31 @@ async def test_null_clears_a_memo_and_empty_text_keeps_it(
     assert [
         payment["memo"] or "" for payment in await gateway_and_service.load_payments(batch)
     ] == ["again", ""]
+
+
+@pytest.mark.parametrize("options", SERVICE_OPTIONS)
+async def test_memo_that_is_not_sent_changes_nothing_at_the_service(
+    tmp_path: Path, options: str
+) -> None:
+    service, legacy = Service(seed=1, options=SERVICE_OPTIONS[options]), {"send_memo": False}
+    async with open_gateway_and_service(tmp_path, service, legacy=legacy) as (gateway, _simulator):
+        client = GatewayAndService(gateway, service, await create_recipient(gateway))
+        batch = await client.create_batch({"sourceAmount": "5.00"}, EURO_PAYMENT)
+        first, second = await client.load_payments(batch)
+        writes = client.list_writes()
+        path = f"/batches/{batch}/payments/{first['id']}"
+        await request_successfully(gateway, "PATCH", path, {"memo": "one"})
+        await client.patch_batch(batch, {"update_payments": [{"id": second["id"], "memo": "two"}]})
+        assert client.list_writes() == writes
+        expected = [{**first, "memo": "one"}, {**second, "memo": "two"}]
+        assert await client.load_payments(batch) == expected
+        memo_change = {"id": first["id"], "memo": "three"}
+        amount_change = {"id": second["id"], "sourceAmount": "6.00"}
+        await client.patch_batch(batch, {"update_payments": [memo_change, amount_change]})
+        edit = json.loads(service.list_requests("PATCH")[-1].body)
+        assert [set(update) for update in edit["update_payments"]] == [{"id", "sourceAmount"}]
+        memos = [payment["memo"] for payment in await client.load_payments(batch)]
+        assert memos == ["three", "two"]
 
 
 async def test_unchanged_update_does_not_block_other_changes(
