@@ -258,7 +258,9 @@ class Service:
         self.options = options or ServiceOptions()
         self.vocabulary = vocabulary or Vocabulary()
         self.clock = clock
-        self.credentials = {pair.access_key: pair for pair in credentials}
+        # Several may have the same access key, each with an API key of its own.
+        self.initial_credentials = tuple(credentials)
+        self.credentials = {pair.access_key: pair for pair in self.initial_credentials}
         self.tenants: dict[tuple[str, str], Tenant] = {}
         self._wallet_balance = wallet_balance
 

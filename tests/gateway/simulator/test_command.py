@@ -97,6 +97,20 @@ def test_command_accepts_credentials():
         assert list_recipients(url, *DEMO_CREDENTIALS)[0] == 401
 
 
+def test_each_api_key_of_an_access_key_is_accepted():
+    key = {"merchant": "acme", "environment": "live", "access_key": "AK1", "secret_key": "one"}
+    lines = [json.dumps({**key, "api_key": word, "name": word}) for word in ("shop", "office")]
+    options = ("--keys", "-", "--legacy-port", "0")
+    with run_simulator(*options, line_count=2, stdin="\n".join(lines)) as (_, _url, printed_lines):
+        legacy_url = re.search(r"http://\S+", printed_lines[1])[0]
+        for word in ("shop", "office"):
+            request = urllib.request.Request(
+                f"{legacy_url}/v1/profile/balances", headers={"X-API-Key": word}
+            )
+            with urllib.request.urlopen(request, timeout=10) as response:
+                assert json.load(response)["ok"]
+
+
 VOCABULARY_TOML = """
 [vocabulary.legacy]
 wallet = "paypal"
