@@ -91,20 +91,24 @@ def _write_files(directory: Path, texts: dict[str, str]) -> None:
                 f"{directory / name} already exists, and init overwrites nothing; nothing was "
                 "written. Choose another directory, or keep what is there"
             )
+    created = []
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name, text in texts.items():
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
             with os.fdopen(os.open(directory / name, flags, 0o600), "w") as file:
+                created.append(directory / name)
                 file.write(text)
         create_key_file(directory / "gateway.key")
-    except OSError as error:
+    except (OSError, StoreUnavailable) as error:
+        for path in created:
+            path.unlink()
+        if isinstance(error, StoreUnavailable):
+            raise CommandError(str(error)) from None
         raise CommandError(
-            f"{directory.absolute()} cannot be written ({error.strerror}); choose a directory of "
-            "your own"
+            f"{directory.absolute()} cannot be written ({error.strerror}); nothing was written. Use "
+            "a directory of your own, on a disk with free space"
         ) from None
-    except StoreUnavailable as error:
-        raise CommandError(str(error)) from None
 
 
 def _describe_next_steps(directory: Path, base_url: str | None) -> str:

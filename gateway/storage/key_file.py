@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import re
 import stat
@@ -67,6 +68,10 @@ def _write_key_file_text(path: Path, flags: int, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())  # without the key no stored secret can be decrypted
     except OSError as error:
+        # An empty file looks like a damaged one, and would keep the next attempt from creating it.
+        if flags & os.O_EXCL and not isinstance(error, FileExistsError):
+            with contextlib.suppress(OSError):
+                path.unlink()
         raise StoreUnavailable(
             f"key file {path} cannot be written ({error.strerror})",
             means="there is no key to encrypt secrets with",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import stat
 from pathlib import Path
@@ -57,6 +58,19 @@ def test_init_overwrites_nothing(name: str) -> None:
     assert result.exit_code == 2
     assert f"here/{name} already exists" in result.output
     assert {path.name: path.read_text() for path in Path("here").iterdir()} == {name: "mine"}
+
+
+def test_init_on_a_full_disk_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr("os.fsync", refuse)
+        result = run("init", "here")
+    assert result.exit_code == 2
+    assert "No space left on device" in result.output
+    assert list(Path("here").iterdir()) == []
+    assert run("init", "here").exit_code == 0
 
 
 @pytest.mark.parametrize(
