@@ -42,9 +42,15 @@ def run_to_completion(work: Coroutine[Any, Any, Done], doing: str = "") -> Done:
 
     try:
         with _disable_logging(), show_progress(doing) if doing else nullcontext():
-            return asyncio.run(work)
+            return asyncio.run(_run_without_loop_messages(work))
     except (ActionRefused, StoreUnavailable, ConfigurationError, KeyNotFound) as error:
         raise CommandError(str(error)) from None
+
+
+async def _run_without_loop_messages(work: Coroutine[Any, Any, Done]) -> Done:
+    # The loop reports what a library left behind when it is collected, maybe after this command.
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+    return await work
 
 
 def run_with_store(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
+import gc
 import importlib
 import json
 import os
@@ -22,6 +24,7 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli import COMMAND_GROUPS, gateway, main
+from gateway.cli.output import run_to_completion
 from tests.processes import (
     COMMAND,
     build_command,
@@ -180,6 +183,23 @@ def test_missing_confirmation_is_reported_on_its_own_line(configured_folder: Pat
         result = run_installed_command(*arguments, folder=configured_folder, stdin=stdin)
         assert result.returncode == 2
         assert result.stderr.splitlines()[-1].startswith(f"payout-gateway: {expected_text}")
+
+
+def test_future_that_a_library_left_behind_is_not_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A lost database connection leaves one, which is collected after the command's error."""
+    left_behind = []
+
+    async def lose_connection() -> None:
+        future = asyncio.get_running_loop().create_future()
+        future.set_exception(ConnectionError("unexpected connection_lost() call"))
+        left_behind.append(future)
+
+    run_to_completion(lose_connection())
+    left_behind.clear()
+    gc.collect()
+    assert caplog.records == []
 
 
 def test_internal_error_is_one_line_without_data(
