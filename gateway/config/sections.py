@@ -343,6 +343,11 @@ class Deprecation(Section):
         last_day = calendar.monthrange(year, month)[1]
         return date(year, month, min(self.announced.day, last_day))
 
+    def is_refused_on(self, day: date) -> bool:
+        """Whether every legacy request is refused on this day (UTC)."""
+        sunset = self.sunset_date
+        return self.after_sunset == "refuse" and sunset is not None and sunset <= day
+
 
 class Comparing(Section):
     """Settings of mode ``compare``: the service that answers, and the share of reads compared."""

@@ -13,7 +13,7 @@ from typing import Literal
 from gateway.admin.port import drop_consequences, find_readiness_problem
 from gateway.console.dependencies import ConsoleDependencies, WorkerList
 from gateway.observability.plurals import join_names, pluralize
-from gateway.operator.doctor import check_freezes_and_brownouts
+from gateway.operator.doctor import check_interruptions
 from gateway.operator.metrics_page import StateGauges
 from gateway.operator.mode_switches import list_switched_keys, name_affected_clients
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE
@@ -120,7 +120,7 @@ async def load_alerts(
 
     Raises StoreUnavailable.
     """
-    interruptions = await check_freezes_and_brownouts(dependencies.store)
+    interruptions = await check_interruptions(dependencies.settings, dependencies.store)
     differing_keys = {
         (operation.tenant, operation.key)
         for operation, tally in (await load_comparison_tallies_by_key(dependencies.store)).items()

@@ -753,5 +753,16 @@ async def test_active_freezes_and_brownouts_are_listed_and_no_error(
         }
 
 
+async def test_refusal_after_the_sunset_is_not_reported_as_served(tmp_path: Path) -> None:
+    async with open_simulator() as simulator:
+        write_configuration(tmp_path, simulator.url)
+        with (tmp_path / "gateway.toml").open("a") as file:
+            file.write('[deprecation]\nannounced = "2026-01-10"\nafter_sunset = "refuse"\n')
+        await import_api_keys(build_settings(tmp_path, simulator.url), [KEY])
+        output = (await run_command(tmp_path, "doctor")).stdout
+        assert output.startswith("READY: no errors; 1 warning."), "clients are not served"
+        assert "every legacy request has been refused (403) since 2026-04-10" in output
+
+
 async def run_doctor_command(folder: Path) -> Any:
     return json.loads((await run_command(folder, "doctor", "--json")).stdout)

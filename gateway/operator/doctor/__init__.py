@@ -5,13 +5,13 @@ from __future__ import annotations
 from gateway.config.settings import ConfigurationError, Settings
 from gateway.operator.doctor import legacy_checks, local_checks, service_checks
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, STATES, Finding
-from gateway.operator.doctor.local_checks import check_freezes_and_brownouts
+from gateway.operator.doctor.local_checks import check_interruptions
 from gateway.operator.doctor.service_checks import iter_stored_findings
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, open_store
 from gateway.upstream.capabilities import load_capabilities
 from gateway.upstream.client import open_upstream_client
 
-__all__ = ["Finding", "check_freezes_and_brownouts", "iter_stored_findings", "run_doctor"]
+__all__ = ["Finding", "check_interruptions", "iter_stored_findings", "run_doctor"]
 
 
 async def run_doctor(settings: Settings) -> list[Finding]:
@@ -27,7 +27,7 @@ async def run_doctor(settings: Settings) -> list[Finding]:
     try:
         async with open_store(settings.state, create=False) as store:
             findings += await local_checks.check_state_writable_and_current(settings, store)
-            findings += await check_freezes_and_brownouts(store)
+            findings += await check_interruptions(settings, store)
             findings += await _check_services(settings, store)
     # The services cannot be checked either: their credentials are in the state.
     except StoreUnavailable as unavailable:

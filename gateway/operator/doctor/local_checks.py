@@ -107,8 +107,11 @@ async def check_state_writable_and_current(settings: Settings, store: Store) -> 
     return [Finding(ALL_ENVIRONMENTS, "state", "ok", f"writable; {history}")]
 
 
-async def check_freezes_and_brownouts(store: Store) -> list[Finding]:
-    """Reports freezes and brownouts that may have been forgotten. Raises StoreUnavailable."""
+async def check_interruptions(settings: Settings, store: Store) -> list[Finding]:
+    """Reports freezes and brownouts that may have been forgotten, and the end of the interface.
+
+    Raises StoreUnavailable.
+    """
     now, freezes = store.clock(), await list_freezes(store)
     brownouts = await list_planned_and_active_brownouts(store, now)
     findings = []
@@ -123,4 +126,10 @@ async def check_freezes_and_brownouts(store: Store) -> list[Finding]:
         description = f"requests are refused until {until}: {scope}"
         advice = f"no action needed if this is intended; `payout-gateway brownout off {brownout.id}` ends it"
         findings.append(Finding(ALL_ENVIRONMENTS, "brownout", "warning", description, advice))
+    if settings.deprecation.is_refused_on(now.date()):
+        description = (
+            f"every legacy request has been refused (403) since {settings.deprecation.sunset_date}"
+        )
+        advice = 'no action needed if this is intended; `deprecation.after_sunset = "serve"` and a restart end it'
+        findings.append(Finding(ALL_ENVIRONMENTS, "sunset", "warning", description, advice))
     return findings
