@@ -34,7 +34,7 @@ from gateway.storage.request_counts import load_usage
 
 log = structlog.get_logger()
 
-MAX_AUDIT_ENTRIES = 30
+MAX_AUDIT_ENTRIES = 100
 MAX_BROWNOUTS = 20
 MAX_AFFECTED = 50
 
@@ -56,7 +56,10 @@ EFFECTS = {
             "From your confirmation on, every running gateway answers writes (creates, changes, "
             "deletions and starts) with 500, a message that says so, and Retry-After."
         ),
-        "Reads continue. Writes in progress that take several calls are finished, except starts.",
+        (
+            "Reads continue. A request in progress that takes several calls stops before its next "
+            "write, and can continue when the freeze ends."
+        ),
     ),
     UNFREEZE: (
         "Writes are accepted again immediately.",
@@ -100,6 +103,7 @@ class TrafficControlPage(Page):
             frozen=await list_freezes(store),
             switched=await load_switch_status(store),
             acts=audit_entries[:MAX_AUDIT_ENTRIES],
+            older_acts=max(len(audit_entries) - MAX_AUDIT_ENTRIES, 0),
         )
 
     async def confirm(self, request: web.Request) -> web.StreamResponse:

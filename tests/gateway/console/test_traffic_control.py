@@ -9,7 +9,7 @@ import pytest
 from gateway.storage import Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.brownout_rows import Brownout, insert_brownout
-from gateway.storage.freezes import list_freezes
+from gateway.storage.freezes import freeze_writes, list_freezes, unfreeze_writes
 from gateway.storage.mode_rows import set_mode
 from tests.console import ConsoleClient, ConsoleUnderTest
 from tests.gateway.console.test_pages import read_page_text
@@ -33,6 +33,7 @@ async def test_freeze_stops_writes_and_unfreeze_resumes_them(
     )
     assert "Freeze writes of merchant demo, sandbox?" in confirmation_page
     assert "<td>demo-sandbox</td>" in confirmation_page
+    assert "stops before its next write" in confirmation_page
     fields = {"do": "freeze", "merchant": "demo", "environment": "sandbox"}
     assert (await console_client.post("/switches", fields)).headers[
         "Location"
@@ -78,6 +79,18 @@ async def test_brownouts_and_modes_are_listed_with_the_audit_log(
     assert f"to come demo, read_balances {brownout.id}" in page
     assert "demo sandbox demo-sandbox geography translate" in page
     assert f"scheduled brownout {brownout.id}" in page[page.index("Audit log") :]
+
+
+async def test_cut_off_audit_log_says_how_many_entries_are_older(
+    console: ConsoleUnderTest, console_client: ConsoleClient
+) -> None:
+    async with open_store(console.gateway.settings.state) as store:
+        for _ in range(102):
+            await freeze_writes(store, Tenant("demo", "live"))
+            await unfreeze_writes(store, Tenant("demo", "live"))
+        older = len(await list_audit_events(store)) - 100
+    page = await read_page_text(console_client, "/switches")
+    assert f"{older} older ones are in the table audit_events of the database." in page
 
 
 INVALID_ACTIONS = [
