@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import click
@@ -24,6 +27,8 @@ FROZEN_NOTICE = (
 )
 
 MAX_INFORMATIONAL_LINES = 10
+MAX_UNREADABLE_LINES = 3
+"""For each merchant and environment: if the service is down, no batch can be read."""
 
 NOTHING_COMPARED = "There was no batch and no deleted recipient to compare."
 NOTHING_READABLE = "Nothing was compared, because nothing could be read."
@@ -117,8 +122,7 @@ def _print_reconcile_result(report: ReconciliationReport) -> None:
         click.echo(f"{'ALERT' if finding.alert else 'Finding'}: {_format_finding(finding)}")
     for write in report.in_doubt:
         click.echo(f"Finding: {write.record.tenant}: write {write.id} is in doubt: {write.to_do}")
-    for finding in report.unreadable_objects:
-        click.echo(f"Unreadable: {_format_finding(finding)}")
+    _print_unreadable_objects(report.unreadable_objects)
     notes = [
         finding
         for finding in (*report.unknown_batches, *report.tenants_without_list)
@@ -145,6 +149,16 @@ def _print_reconcile_result(report: ReconciliationReport) -> None:
         click.echo(NOTHING_READABLE if report.unreadable_objects else NOTHING_COMPARED)
     if report.was_restored:
         click.echo(f"The state was restored: {_describe_batch_starts(report)}.")
+
+
+def _print_unreadable_objects(findings: Sequence[Finding]) -> None:
+    by_owner = attrgetter("owner")
+    for owner, group in groupby(sorted(findings, key=by_owner), key=by_owner):
+        unreadable = list(group)
+        for finding in unreadable[:MAX_UNREADABLE_LINES]:
+            click.echo(f"Unreadable: {_format_finding(finding)}")
+        if hidden_count := len(unreadable[MAX_UNREADABLE_LINES:]):
+            click.echo(f"Unreadable: {owner}: {hidden_count} more of these; --json lists all")
 
 
 def _describe_batch_starts(report: ReconciliationReport) -> str:

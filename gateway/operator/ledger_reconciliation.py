@@ -56,7 +56,7 @@ ADVICE = {
     "missing": "check in the dashboard whether it was deleted there; clients cannot continue it",
     "not_started": "check in the dashboard whether it is being processed before it is "
     "started again",
-    "started_elsewhere": "nothing, if it was started on purpose",
+    "started_elsewhere": "no action needed if it was started on purpose",
     "payments": "compare the two, and do not start it until it is as intended",
     "stuck": "check what `payout-gateway trace` shows; you may have to repeat its last change "
     "by hand",

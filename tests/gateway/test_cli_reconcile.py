@@ -88,6 +88,20 @@ async def test_unreadable_list_is_named_and_not_nothing_to_compare(tmp_path: Pat
         assert "Nothing was compared, because nothing could be read.\n" in output
 
 
+async def test_only_some_unreadable_batches_of_a_merchant_are_listed(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        recipient = await create_recipient(operated_gateway.gateway)
+        for _ in range(5):
+            await create_batch(operated_gateway.gateway, recipient, "5.00")
+        operated_gateway.add_fault("GET", "/v1/batch/*/summary", status=500, times=100)
+        output = (await operated_gateway.run_command("reconcile", code=2)).stdout
+        lines = [line for line in output.splitlines() if line.startswith("Unreadable: ")]
+        assert len(lines) == 4
+        assert lines[3] == "Unreadable: demo sandbox: 2 more of these; --json lists all"
+        report = await operated_gateway.run_json_command("reconcile", code=2)
+        assert len(report["unreadable"]) == 5
+
+
 async def test_reconcile_sends_only_reads(tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
         recipient = await create_recipient(operated_gateway.gateway)
