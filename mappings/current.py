@@ -186,9 +186,15 @@ class SummaryMethod(TypedDict, total=False):
     displayName: Annotated[str | None, Word("wallet_label", any_case=True)]
 
 
+class SummaryBalances(TypedDict, total=False):
+    ServiceTotal: Annotated[JSON, WordKey("service_total")]
+
+
 class SummaryBatch(BatchFields, total=False):
     payments: list[Payment]
     methods: dict[Annotated[str, Word("wallet")], SummaryMethod]
+    ServiceTotal: Annotated[JSON, WordKey("service_total")]
+    merchantBalances: SummaryBalances
 
 
 class SummaryAnswer(SummaryBatch, total=False):

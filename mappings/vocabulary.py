@@ -138,6 +138,8 @@ def build_current_translator(vocabulary: Vocabulary) -> VocabularyTranslator:
         "wallet": vocabulary.current_wallet,
         "avatar_url": vocabulary.current_avatar_url,
         "batch_currency": vocabulary.current_batch_currency,
+        # The current document shows no summary: its payload is the legacy one (section 4.3).
+        "service_total": vocabulary.legacy_service_total,
     }
     # If the legacy side uses the same wallet word and configures no label, the labels of a summary
     # pass unchanged, with the capitalization of the service.
