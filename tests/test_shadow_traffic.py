@@ -194,6 +194,38 @@ async def test_transient_difference_is_not_counted(tmp_path: Path) -> None:
                 assert report["differences"] == []
 
 
+async def test_transient_differences_of_two_objects_are_not_counted_as_one(tmp_path: Path) -> None:
+    """Each comparison of a list sees another of its items change."""
+    names = [f"R-{number:016}" for number in range(4)]
+
+    def build_page(changed_name: str = "") -> dict[str, Any]:
+        recipients = [
+            {"id": each, "firstName": "old" if each == changed_name else "new", "lastName": each}
+            for each in names
+        ]
+        return {"ok": True, "recipients": recipients, "meta": {"records": 4}}
+
+    def respond(_request: ReceivedRequest) -> Any:
+        return PlannedResponse(build_page(names[len(legacy.requests) % 4]))
+
+    async with open_service(lambda _: build_page()) as current, open_service(respond) as legacy:
+        environments = {"sandbox": {"base_url": current.url, "legacy_base_url": legacy.url}}
+        async with open_comparing_gateway(
+            tmp_path, sections={"environments": environments}
+        ) as setup:
+            await setup.run_command("modes", "set", "--key", KEY_NAME, "compare", "--yes")
+
+            async def is_compared() -> bool:
+                await setup.gateway.request("GET", "/v1/recipients")
+                return len(legacy.requests) > 1
+
+            await wait_until_async(is_compared)
+            report = await wait_for_count(setup, "list_recipients", 1)
+            places = {difference["place"] for difference in report["differences"]}
+            assert "recipients[].status" in places, "the fake of the legacy service has none"
+            assert "recipients[].firstName" not in places
+
+
 async def test_client_does_not_wait_for_the_compared_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

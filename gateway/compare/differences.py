@@ -41,7 +41,10 @@ KIND_DESCRIPTIONS: Final[dict[DifferenceKind, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One difference. The paths of the two sides differ if list items moved."""
+    """One difference. The paths of the two sides differ if list items moved.
+
+    ``item_id`` is control's id of the innermost list item with an id; of an extra item, candidate's.
+    """
 
     kind: DifferenceKind
     control_path: Path
@@ -50,6 +53,7 @@ class Difference:
     control: Any
     candidate: Any
     note: str = ""
+    item_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +63,17 @@ class _Location:
     control_path: Path = ()
     candidate_path: Path = ()
     normal_path: str = paths.BODY_PATH
+    item_id: str = ""
 
-    def descend(self, part: str | int, candidate_part: int | None = None) -> _Location:
+    def descend(
+        self, part: str | int, candidate_part: int | None = None, *, item: JSON = None
+    ) -> _Location:
         other_part = part if candidate_part is None else candidate_part
         return _Location(
             (*self.control_path, part),
             (*self.candidate_path, other_part),
             paths.append_to_path(self.normal_path, part),
+            _parse_identifier(_select_nested_value(item, "id")) or self.item_id,
         )
 
 
@@ -126,7 +134,9 @@ class Differ:
         note: str = "",
     ) -> None:
         places = (location.control_path, location.candidate_path, location.normal_path)
-        self._differences.append(Difference(kind, *places, control, candidate, note))
+        self._differences.append(
+            Difference(kind, *places, control, candidate, note, location.item_id)
+        )
 
     def _select_rules(self, location: _Location) -> Mapping[str, Rule]:
         return self._rules.map_matching_rules_by_kind(self._operation, location.normal_path)
@@ -233,11 +243,13 @@ class Differ:
             note = f"{moved_count} of {len(alignment.pairs)} items at a different index"
             self._add("order", location, control, candidate, note=note)
         for i, j in alignment.pairs:
-            self._compare_value(location.descend(i, j), control[i], candidate[j])
+            self._compare_value(location.descend(i, j, item=control[i]), control[i], candidate[j])
         for i in alignment.missing:
-            self._add_unmatched("missing", location.descend(i), control[i], ABSENT)
+            place = location.descend(i, item=control[i])
+            self._add_unmatched("missing", place, control[i], ABSENT)
         for j in alignment.extra:
-            self._add_unmatched("extra", location.descend(j), ABSENT, candidate[j])
+            place = location.descend(j, item=candidate[j])
+            self._add_unmatched("extra", place, ABSENT, candidate[j])
 
     def _add_unmatched(
         self, kind: Literal["missing", "extra"], location: _Location, control: Any, candidate: Any

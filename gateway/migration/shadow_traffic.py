@@ -151,16 +151,17 @@ class ShadowTraffic:
             differences = await self._find_differences(item, item.response)
             if differences:
                 await asyncio.sleep(RECHECK_SECONDS)
-                # Only differences found in both rounds count.
+                # Only differences found in both rounds count, of one object: others may change now.
                 again = await self._find_differences(item, None)
-                differences = {place: differences[place] for place in differences if place in again}
+                differences = {each: differences[each] for each in differences if each in again}
         except (_NotComparableError, Failure, StoreUnavailable):
             self._find_or_create_tally(item.inbound).failed += 1
             return
         tally = self._find_or_create_tally(item.inbound)
         tally.compared += 1
         tally.different += bool(differences)
-        for place, (control, candidate) in differences.items():
+        examples = {place: values for (place, _item_id), values in reversed(differences.items())}
+        for place, (control, candidate) in examples.items():
             is_counted = place in tally.places or len(tally.places) < MAX_PLACES
             counted_place = place if is_counted else OVERFLOW_PLACE
             tally.places[counted_place] = tally.places.get(counted_place, 0) + 1
@@ -169,8 +170,8 @@ class ShadowTraffic:
 
     async def _find_differences(
         self, item: _Item, response: LegacyResponse | PassedResponse | None
-    ) -> dict[DifferencePlace, tuple[str, str]]:
-        """Finds where the two differ, with a masked pair of values of each place.
+    ) -> dict[tuple[DifferencePlace, str], tuple[str, str]]:
+        """Finds where and in which list item the two differ, with a masked pair of values of each.
 
         An answer in ``response`` is not fetched again.
         """
@@ -205,13 +206,13 @@ class ShadowTraffic:
         )
         # A path may contain keys from the data, such as ids, and those are never stored.
         redactor = Redactor(item.inbound.flow_request.api_keys)
-        places: dict[DifferencePlace, tuple[str, str]] = {}
+        places: dict[tuple[DifferencePlace, str], tuple[str, str]] = {}
         for difference in differences:
             path = difference.control_path
             control_value = redactor.redact_value(path, difference.control)["text"]
             candidate_value = redactor.redact_value(path, difference.candidate)["text"]
             place = difference.kind, redactor.redact_normal_path(path)
-            places.setdefault(place, (control_value, candidate_value))
+            places.setdefault((place, difference.item_id), (control_value, candidate_value))
         return places
 
     async def _fetch_candidate(self, item: _Item, control: PassedResponse) -> LegacyResponse:
