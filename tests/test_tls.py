@@ -218,6 +218,7 @@ async def test_sighup_reloads_the_certificate(tmp_path: Path, authority: Authori
         ({"tls_key_file": "nothing.key"}, "check that both files exist"),
         ({"tls_key_file": "other.key"}, "not a certificate and its key"),
         ({"tls_certificate_file": "gateway.key"}, "not a certificate and its key"),
+        ({"tls_key_file": "text.key"}, r"not a certificate and its key \(no PEM\)"),
     ],
 )
 def test_unusable_certificate_is_a_startup_error(
@@ -225,6 +226,7 @@ def test_unusable_certificate_is_a_startup_error(
 ) -> None:
     server = build_server_section(authority.issue("gateway"))
     authority.issue("other")
+    (tmp_path / "tls" / "text.key").write_text("no PEM")
     server |= {name: str(tmp_path / "tls" / file) for name, file in changes.items()}
     with pytest.raises(ConfigurationError, match=message):
         check_settings_are_runnable(build_settings(tmp_path, "http://127.0.0.1:9", server=server))

@@ -84,7 +84,8 @@ def _create_server_ssl_context(certificate: Path, key: Path) -> ssl.SSLContext:
         # block.
         context.load_cert_chain(certificate, key, password="")
     except ssl.SSLError as error:
-        problem = f"server.tls_certificate_file, tls_key_file: not a certificate and its key ({error.reason})"
+        # OpenSSL gives no reason for a file without PEM.
+        problem = f"server.tls_certificate_file, tls_key_file: not a certificate and its key ({error.reason or 'no PEM'})"
         advice = "both must be PEM files, and the key unencrypted and that of the certificate"
         raise ConfigurationError([f"{problem}; {advice}"]) from None
     except OSError as error:

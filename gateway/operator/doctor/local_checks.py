@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -100,10 +101,13 @@ async def check_state_writable_and_current(settings: Settings, store: Store) -> 
         return [Finding(ALL_ENVIRONMENTS, "state", "error", description, RESTORED_ADVICE, effect)]
     # Before the first write there is no mark that an older copy could be behind.
     history = "nothing shows that it is an older copy"
+    mark_path = settings.state.restore_mark_path
     if (await load_restore_state(store)).mark == NO_MARK:
         history = (
             "no write to the service is recorded yet, so an older copy could not be recognised"
         )
+    elif not await asyncio.to_thread(mark_path.exists):
+        history = f"there is no {mark_path} here, so an older copy could not be recognised"
     return [Finding(ALL_ENVIRONMENTS, "state", "ok", f"writable; {history}")]
 
 

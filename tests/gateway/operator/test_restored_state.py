@@ -15,6 +15,7 @@ import aiohttp
 from sqlalchemy import delete
 
 from gateway.config.settings import Settings
+from gateway.operator.doctor import run_doctor
 from gateway.server.app import run_gateway
 from gateway.storage import open_store
 from gateway.storage.restore_detection import (
@@ -431,6 +432,12 @@ async def test_missing_mark_is_created_without_alarm(tmp_path: Path) -> None:
     async with open_restorable_gateway(tmp_path) as restorable_gateway:
         batch = await restore_outdated_database(restorable_gateway)
         restorable_gateway.mark_file.unlink()
+        (finding,) = (
+            each
+            for each in await run_doctor(restorable_gateway.settings)
+            if each.check_name == "state"
+        )
+        assert "gateway.key.mark here, so an older copy could not be recognised" in finding.result
         async with restorable_gateway.open_gateway() as gateway:
             assert (await start_batch(gateway, batch)).status == 200
         assert read_high_water_mark_file(restorable_gateway.mark_file).number > 0
