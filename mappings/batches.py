@@ -273,13 +273,14 @@ def start_batch(request: Request) -> Flow:
 
     GET  /batch/:id/summary            for the status, and to verify the payments
     GET  /batch/:id/summary            of each batch that it supersedes, in parallel
-    POST /batches                      for a draft
+    POST /batches                      for a draft, after which the superseded ones are read again
     POST /batches/:id/start-processing once
     GET  /batch/:id/summary            if the response is incomplete or shows another amount
     """
     # For any other operation a superseded batch, which must never be started, is not found.
     batch = yield from load_batch(request.ids["id"], superseded_problem=WRONG_STATUS)
-    yield from require_not_started_elsewhere(batch.facts)
+    if batch.is_draft:  # which need not be submitted then
+        yield from require_not_started_elsewhere(batch.facts)
     check = partial(check_start_and_list_notices, request)
     batch, notices = yield from _submit_draft_and_lock_batch(batch, request, "starting", check)
     call = outcome_rules.build_batch_start_call(batch.upstream_id)

@@ -30,6 +30,8 @@ def check_start_and_list_notices(request: Request, batch: Batch) -> SubFlow:
 
     Compares the payments about to be made with those requested (``verify_before_start``).
     """
+    # Of this version, and after the submission of a draft, which may have been in doubt for long.
+    yield from require_not_started_elsewhere(batch.facts)
     # A batch that is known to have no payments pays nothing, so it cannot be started.
     has_no_payments = batch.has_known_payments and not batch.payment_count
     if has_no_payments and batch.entries and is_recently_changed(batch, request.now):

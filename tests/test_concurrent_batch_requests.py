@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.simulator import batches
 from gateway.storage import ObjectStateStore, open_store
 from tests.payouts import (
     create_batch,
@@ -397,6 +398,31 @@ async def test_start_that_read_the_batch_before_an_edit_pays_the_edited_amount(
         assert (await slow).status == 200
         assert len(service.batch_starts) == 1
         assert list_paid_amounts(service) == ["9.00"]
+
+
+@pytest.mark.parametrize("slow_write", ["edit", "submission"])
+async def test_start_is_refused_if_others_start_the_superseded_batch_while_it_waits(
+    *, slow_write: str, tmp_path: Path
+) -> None:
+    service = build_service(inferred=False)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        (payment,) = await load_payment_ids(gateway, batch)
+        tenant = service.find_or_create_tenant()
+        (superseded,) = tenant.batches.values()
+        path = "/v1/batches/*/payments/*" if slow_write == "edit" else "/v1/batches"
+        method = "PATCH" if slow_write == "edit" else "POST"
+        simulator.service.faults.append(Fault(method, path, answer_delay=0.5))
+        edit_task = asyncio.create_task(edit_payment(gateway, batch, payment))
+        await asyncio.sleep(0.1)
+        start_task = asyncio.create_task(start_batch(gateway, batch))
+        await asyncio.sleep(0.2)
+        assert edit_task.done() == (slow_write == "submission")
+        batches.start_batch(tenant, superseded)  # in the service's dashboard
+        assert (await edit_task).status == 200
+        assert is_refused(await start_task)
+        assert not service.batch_starts
 
 
 async def test_superseded_batch_is_not_started_by_any_id(tmp_path: Path) -> None:
