@@ -348,7 +348,8 @@ def build_batch_edit_outcome_rule(
         if additions and not all(map(has_recipient, new_rows)):
             return Inconclusive("the service does not show the recipients of the batch's payments")
         new_payments = ShownPayments(new_rows, currency)
-        evidence += [new_payments.find(body, is_same_payment) is not None for body in additions]
+        # Taken: of equal additions each needs a payment of its own.
+        evidence += [new_payments.take(body, is_same_payment) is not None for body in additions]
         batch = extract_batch(summary)
         shown_names = batch_fields.keys() & batch.keys()
         evidence += [

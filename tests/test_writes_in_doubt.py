@@ -11,7 +11,8 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ import pytest
 
 from gateway.http.delivery import wait_for_tcp_acknowledgement
 from gateway.legacy_api import request_context
+from gateway.simulator.batches import insert_payment, renew_payment_terms
 from gateway.storage.operations import OperationRepository
 from gateway.writes import step_records
 from mappings.outcome_matching import MAX_LIST_PAGES
@@ -768,6 +770,29 @@ async def test_change_in_doubt_with_target_amount_in_batch_currency_is_found(
         setup.let_calls_expire()
         retry_response = await setup.gateway.request("PATCH", batch, {"payments": [payment]})
         assert retry_response.status == 200, retry_response.text
+        assert setup.service.creation_counts["payment"] == 2
+        assert setup.count_calls("PATCH", "/v1/batches/*") == 1
+
+
+async def test_one_new_payment_does_not_prove_an_edit_that_adds_two_equal_ones(
+    tmp_path: Path,
+) -> None:
+    async with open_gateway_with_faults(tmp_path) as setup:
+        recipient = await create_recipient(setup.gateway)
+        batch = f"/v1/batches/{await create_batch(setup.gateway, recipient, '10.00')}"
+        payment = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
+        setup.add_fault("PATCH", "/v1/batches/*", close="before")
+        body = {"payments": [payment, payment]}
+        assert (await setup.gateway.request("PATCH", batch, body)).status == 500
+        tenant = setup.service.find_or_create_tenant()
+        (upstream_batch,) = tenant.batches.values()
+        (shown_payment,) = upstream_batch.payments.values()
+        equal_payment = replace(shown_payment, amount=Decimal("7.00"))
+        renew_payment_terms(equal_payment)
+        insert_payment(tenant, upstream_batch, equal_payment)  # in the service's dashboard
+        setup.let_calls_expire()
+        retry_response = await setup.gateway.request("PATCH", batch, body)
+        assert retry_response.status == 500, retry_response.text
         assert setup.service.creation_counts["payment"] == 2
         assert setup.count_calls("PATCH", "/v1/batches/*") == 1
 
