@@ -83,7 +83,7 @@ from mappings.summaries import build_summary
 def create_batch(request: Request) -> Flow:
     """Answers POST /batches.
 
-    GET  /recipients?email=  once for each distinct address, in parallel; at most 1,000
+    GET  /recipients?email=  once for each distinct address, in parallel; at most 10,000
     POST /batches
     GET  /batch/:id/summary  if the response to the create is incomplete
     """
@@ -199,7 +199,7 @@ def update_batch(request: Request) -> Flow:
     """Answers PATCH /batches/:id.
 
     GET   /batch/:id/summary  the existing payments
-    GET   /recipients?email=  for payments to add, once for each distinct address; at most 1,000
+    GET   /recipients?email=  for payments to add, once for each distinct address; at most 10,000
     PATCH /batches/:id        if the service has this path; otherwise the batch becomes a draft, or,
                               if only the description changes, the gateway stores that
     GET   /recipients/:id     for each recipient of a payment that is added to a draft; at most 1,000

@@ -33,8 +33,11 @@ PARALLEL_RECIPIENT_READS = 200
 RECIPIENTS_PER_LOAD = 5000
 """Number of recipients whose facts one query loads."""
 
-MAX_ADDRESSES = 1000
+MAX_ADDRESSES = 10_000
 """Maximum number of distinct email addresses in one request's payments; each costs one call."""
+
+MAX_EXTRA_PAGES = 1000
+"""Maximum number of pages after the first ones that one request reads to find its recipients."""
 
 MAX_RECIPIENTS = 1000
 """Number of recipients that an edit of a draft reads: its client waits for them."""
@@ -121,25 +124,26 @@ def _find_recipients_by_email(addresses: list[str]) -> SubFlow:
 
     Reading stops at the second match, which makes an address ambiguous.
     """
-    calls = [_build_recipients_by_email_call(address) for address in addresses]
-    # All lookups are one step, because a batch may name a thousand addresses.
-    answers = (yield Parallel(calls)) if calls else []
     rows_by_address: dict[str, list[dict[str, JSON]]] = {}
     extra_pages = 0
-    for address, answer in zip(addresses, answers, strict=True):
-        if isinstance(answer, Exception):
-            raise answer
-        rows = yield from _select_existing_with_email(answer, address)
-        page_count = paging.parse_count_or_default((answer.get("meta") or {}).get("pages"), 1)
-        for page in range(2, page_count + 1):
-            if len(rows) > 1 or not answer.get("recipients"):
-                break
-            # A service that ignores the filter would otherwise be read to the end for each address.
-            if (extra_pages := extra_pages + 1) > MAX_ADDRESSES:
-                raise Unreachable("too many pages of recipients for an address")
-            answer = yield _build_recipients_by_email_call(address, page)  # noqa: PLW2901
-            rows += yield from _select_existing_with_email(answer, address)
-        rows_by_address[address] = rows
+    for chunk in iterate_chunks(addresses, PARALLEL_RECIPIENT_READS):
+        answers = yield Parallel([_build_recipients_by_email_call(address) for address in chunk])
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        rows_by_address |= yield from _select_existing_with_emails(chunk, answers)
+        for address, answer in zip(chunk, answers, strict=True):
+            rows = rows_by_address[address]
+            page_count = paging.parse_count_or_default((answer.get("meta") or {}).get("pages"), 1)
+            for page in range(2, page_count + 1):
+                if len(rows) > 1 or not answer.get("recipients"):
+                    break
+                # A service that ignores the filter would otherwise be read to the end for each
+                # address.
+                if (extra_pages := extra_pages + 1) > MAX_EXTRA_PAGES:
+                    raise Unreachable("too many pages of recipients for an address")
+                answer = yield _build_recipients_by_email_call(address, page)  # noqa: PLW2901
+                rows += (yield from _select_existing_with_emails([address], [answer]))[address]
     return rows_by_address
 
 
@@ -148,14 +152,27 @@ def _build_recipients_by_email_call(address: str, page: int = 1) -> Call:
     return Call("GET", "/recipients", query={"email": address, **page_params})
 
 
-def _select_existing_with_email(answer: JSON, address: str) -> SubFlow:
-    """Keeps the rows that have exactly this address, ignoring case, and are not deleted."""
+def _select_existing_with_emails(addresses: Sequence[str], answers: Sequence[JSON]) -> SubFlow:
+    """Keeps the rows that have exactly their address, ignoring case, and are not deleted."""
     # The document calls the service's filter exact. If a service ignores it all the same, the
     # wrong recipient must not be paid.
-    listed_rows = answer.get("recipients") or []
-    rows = [row for row in listed_rows if str(row.get("email")).casefold() == address.casefold()]
-    facts_by_id = yield from load_recipient_facts(row["id"] for row in rows)
-    return [row for row in rows if not is_deleted_for_clients(row, facts_by_id.get(row["id"], {}))]
+    rows_by_address = {
+        address: [
+            row
+            for row in answer.get("recipients") or []
+            if str(row.get("email")).casefold() == address.casefold()
+        ]
+        for address, answer in zip(addresses, answers, strict=True)
+    }
+    facts_by_id = yield from load_recipient_facts(
+        row["id"] for rows in rows_by_address.values() for row in rows
+    )
+    return {
+        address: [
+            row for row in rows if not is_deleted_for_clients(row, facts_by_id.get(row["id"], {}))
+        ]
+        for address, rows in rows_by_address.items()
+    }
 
 
 def _find_recipient_fault(

@@ -50,6 +50,21 @@ async def test_thousand_payments_to_two_hundred_addresses_make_two_hundred_looku
         assert count_lookups(service) == 200
 
 
+async def test_batch_names_more_than_a_thousand_addresses(tmp_path: Path) -> None:
+    """The legacy document states no maximum."""
+    service = Service(seed=1)
+    recipients = service.seed_recipients(1001)
+    for recipient in recipients:
+        recipient.status = "active"
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        emails = [recipient.fields["email"] for recipient in recipients]
+        payments = [{"recipient": {"email": email}, "sourceAmount": "10.00"} for email in emails]
+        body = {"sourceCurrency": "USD", "payments": payments}
+        response = await request_successfully(gateway, "POST", "/batches", body)
+        assert response["batch"]["totalPayments"] == 1001
+        assert count_lookups(service) == 1001
+
+
 async def test_recipient_change_is_visible_to_next_batch(tmp_path: Path) -> None:
     service = Service(seed=1)
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
