@@ -32,7 +32,7 @@ from gateway.upstream.clock import ServiceClock
 from gateway.upstream.http_connection import USER_AGENT
 from gateway.upstream.service_problems import ServiceProblems
 from gateway.upstream.transport import Origin
-from gateway.writes.states import IN_DOUBT, RUNNING
+from gateway.writes.states import DONE, IN_DOUBT, RUNNING
 
 MAX_AGE_SECONDS = 5.0
 """Maximum age of the gauges, so that many scrapers do not query the state more often."""
@@ -113,7 +113,8 @@ async def load_state_gauges(store: Store) -> StateGauges:
             len(late),
             (now - min(late)).total_seconds() if late else 0,
             len(in_doubt),
-            len(rows),
+            # Of the others only the delivery of the response is open, for up to a day.
+            sum(row.state != DONE for row in rows),
             await tx.fetch_value(superseded_count) + await tx.fetch_value(unseen_count),
             await tx.fetch_value(freeze_count),
             {row[0]: row[1] for row in environments},

@@ -78,4 +78,5 @@ async def test_write_under_repeated_probing_is_still_in_doubt(
         gauges = await load_state_gauges(store)
         in_doubt_writes = await load_in_doubt_writes(store)
     assert gauges.in_doubt_writes == len(in_doubt_writes) == number
+    assert gauges.open_operations == int(state != DONE)
     assert (gauges.in_doubt_seconds >= LONG_AGO.total_seconds()) == bool(number)
