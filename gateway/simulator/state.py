@@ -258,9 +258,12 @@ class Service:
         self.options = options or ServiceOptions()
         self.vocabulary = vocabulary or Vocabulary()
         self.clock = clock
-        # Several may have the same access key, each with an API key of its own.
-        self.initial_credentials = tuple(credentials)
-        self.credentials = {pair.access_key: pair for pair in self.initial_credentials}
+        self.credentials: dict[str, ServiceCredentials] = {}
+        for pair in credentials:
+            is_known = pair.access_key in self.credentials
+            # Further API keys of an access key; no access key contains a space.
+            entry = f"{pair.access_key} {pair.api_key}" if is_known else pair.access_key
+            self.credentials[entry] = pair
         self.tenants: dict[tuple[str, str], Tenant] = {}
         self._wallet_balance = wallet_balance
 

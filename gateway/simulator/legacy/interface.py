@@ -344,7 +344,7 @@ class LegacyInterface:
             return LegacyRequest(self.service.find_or_create_tenant("", ""), query)
         # Credentials without an API key have an empty one, which must not match an empty header.
         api_key = exchange.headers.get("X-API-Key") or None
-        pairs = (*self.service.credentials.values(), *self.service.initial_credentials)
+        pairs = self.service.credentials.values()
         pair = next((pair for pair in pairs if pair.api_key == api_key), None)
         if pair is None:
             raise ApiError(Problem("invalid_api_key", "Invalid API key"))
