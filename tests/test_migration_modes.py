@@ -350,6 +350,10 @@ async def test_switching_asks_for_confirmation(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path) as setup:
         output = await setup.run_command("modes", "set", "--key", KEY_NAME, "forward", code=2)
         assert "are passed unchanged to the legacy service" in output
+        other_environment = await setup.run_command(
+            *("modes", "set", "--key", KEY_NAME, "--environment", "live", "forward"), code=2
+        )
+        assert "is a key of the sandbox environment" in other_environment
         assert (await setup.run_json_command("modes", "list"))["modes"] == []
         for arguments in (["--key", "nobody"], ["--merchant", "nobody"], []):
             await setup.run_command("modes", "set", *arguments, "forward", "--yes", code=2)

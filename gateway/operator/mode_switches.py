@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.auth.key_rows import find_single_key, load_listed_keys
+from gateway.auth.key_rows import find_keys_by_name_or_prefix, find_single_key, load_listed_keys
 from gateway.config.settings import Settings
 from gateway.observability.plurals import join_names
 from gateway.operator import UNKNOWN_TENANT, ActionRefused
@@ -98,16 +98,16 @@ async def plan_switch(
 
     Raises KeyNotFound and ActionRefused.
     """
-    keys = [
-        api_key
-        for api_key in await load_listed_keys(store)
-        if environment in (None, api_key.environment)
-    ]
+    listed_keys = await load_listed_keys(store)
+    keys = [each for each in listed_keys if environment in (None, each.environment)]
     if key is None:
         name = ""
         tenants = sorted({api_key.tenant for api_key in keys if api_key.merchant == merchant})
     else:
-        found = find_single_key(keys, key)
+        # Among all keys if none of that environment matches, to say of which one it is.
+        found = find_single_key(find_keys_by_name_or_prefix(keys, key) or listed_keys, key)
+        if environment not in (None, found.environment):
+            raise ActionRefused(f"{found.name} is a key of the {found.environment} environment")
         name, tenants = found.name, [found.tenant]
     if not tenants:
         raise ActionRefused(UNKNOWN_TENANT)
