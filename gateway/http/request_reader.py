@@ -254,6 +254,9 @@ async def _read_chunk(request: HttpRequest, seconds: float) -> bytes:
 STEP_BYTES = 1024 * 1024
 """Bytes to decompress before more memory is reserved."""
 
+INPUT_BYTES = 64 * 1024
+"""Bytes given to zlib at once: it copies what follows a member, and a body may have millions."""
+
 _ZLIB_OR_GZIP_WBITS = 47
 _RAW_DEFLATE_WBITS = -15
 """``deflate`` without the zlib header: not conforming, but some clients send it."""
@@ -298,19 +301,20 @@ async def decompress_body(
 
 def _iter_decompressed(body: bytes, wbits: int) -> Iterator[bytes]:
     """Yields the decompressed body in non-empty parts."""
-    while body:  # a gzip body may consist of several members
+    view, position = memoryview(body), 0
+    while position < len(view):  # a gzip body may consist of several members
         decompressor = zlib.decompressobj(wbits=wbits)
-        rest = body
         while not decompressor.eof:
+            piece = view[position : position + INPUT_BYTES]
             try:
-                part = decompressor.decompress(rest, STEP_BYTES)
+                part = decompressor.decompress(piece, STEP_BYTES)
             except zlib.error:
                 raise DecompressionError from None
             # The output is limited to ``STEP_BYTES``, so zlib may not have consumed all input.
-            rest = decompressor.unconsumed_tail
+            unconsumed = decompressor.unconsumed_tail or decompressor.unused_data
+            position += len(piece) - len(unconsumed)
             if part:
                 yield part
-            elif not rest and not decompressor.eof:
+            elif not piece and not decompressor.eof:
                 # The input ends before the compressed stream does.
                 raise DecompressionError
-        body = decompressor.unused_data
