@@ -161,6 +161,30 @@ async def test_slow_merchant_does_not_delay_another(tmp_path: Path) -> None:
         service.is_open.set()
 
 
+async def test_parallel_reads_of_a_merchant_leave_connections_to_another(tmp_path: Path) -> None:
+    payments = [
+        {"recipient": {"email": f"{n}@example.com"}, "sourceAmount": "1.00"} for n in range(8)
+    ]
+    body = json.dumps({"sourceCurrency": "USD", "payments": payments}).encode()
+    batch = build_legacy_request(KEY["api_key"], "POST", f"Content-Length: {len(body)}", body=body)
+    service = GatedService()
+    async with (
+        open_raw_service(service.respond) as recorder,
+        open_signed_gateway(
+            tmp_path, recorder.url, BOLT_KEY, load=SMALL_LIMITS, upstream={"connections": 5}
+        ) as gateway,
+        AsyncExitStack() as stack,
+    ):
+        clients = ConcurrentClients(gateway, stack)
+        await clients.send(batch.replace(b"/v1/recipients", b"/v1/batches"), 2)
+        await wait_until(lambda: len(recorder.requests) >= 2)
+        (other_task,) = await clients.send(build_legacy_request(BOLT_KEY["api_key"]))
+        async with asyncio.timeout(3):
+            assert (await require_response(other_task)).status == 200
+        assert not service.is_open.is_set()
+        service.is_open.set()
+
+
 async def test_shed_write_is_not_sent(tmp_path: Path) -> None:
     body = json.dumps({"type": "individual", "firstName": "A", "lastName": "B", "email": "a@b.c"})
     write = build_legacy_request(

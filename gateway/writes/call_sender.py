@@ -6,6 +6,7 @@ four failures (Refused, Unreachable, Unknown, NoSuchOperation).
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -121,6 +122,9 @@ class CallSender:
         self._targets = TargetBuilder(vocabulary)
         self._optional_endpoints = optional_endpoints
         self._load = load or LoadShedder(settings.Load())
+
+    def find_read_slots(self, caller: Caller) -> asyncio.Semaphore:
+        return self._load.find_read_slots(caller.key.tenant_name)
 
     async def send(self, call: Call, caller: Caller) -> JSON:
         """Sends a call and returns the body of a 2xx response.

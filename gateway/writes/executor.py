@@ -438,7 +438,7 @@ class FlowExecutor:
         async def call_or_failure(call: Call) -> Any:
             if not call.is_read:
                 raise TypeError("only reads may run in parallel: the order of writes matters")
-            async with caller.parallel_read_semaphore:
+            async with caller.parallel_read_semaphore, self._call_sender.find_read_slots(caller):
                 try:
                     return await self._send_call(call, caller)
                 except Failure as failure:

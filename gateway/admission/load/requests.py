@@ -8,6 +8,7 @@ from collections.abc import Hashable
 from contextlib import suppress
 from enum import Enum
 from math import ceil
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -223,6 +224,16 @@ class LoadShedder:
         self.limiter = FairLimiter(settings)
         self.shed_counts: Counter[str] = Counter()
         """Rejected requests, by reason."""
+        self._read_slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def find_read_slots(self, merchant: str) -> asyncio.Semaphore:
+        """Finds the semaphore of all parallel reads of a merchant.
+
+        A request may make several at once, so that a bound on requests would not keep a merchant
+        from using all connections to the service.
+        """
+        slots = asyncio.Semaphore(self.settings.in_flight_per_merchant)
+        return self._read_slots.setdefault(merchant, slots)
 
     def count_shed_and_build_error(self, reason: str) -> Overloaded:
         self.shed_counts[reason] += 1
