@@ -60,11 +60,10 @@ def start_signed_batch(request: Request) -> Flow:
     POST /batches/:id/start-processing once
     """
     upstream_id, batch_id = request.ids["id"], request.ids["batch"]
-    if known_facts := (yield LoadFacts("batch", batch_id)):
-        # Whether or not the service can be read.
-        if upstream_id in known_facts.get("abandoned", ()):
-            raise Invalid(WRONG_STATUS)
-        yield from require_not_started_elsewhere(known_facts)
+    known_facts = yield LoadFacts("batch", batch_id)
+    # Whether or not the service can be read.
+    if upstream_id in known_facts.get("abandoned", ()):
+        raise Invalid(WRONG_STATUS)
     is_created_elsewhere = not known_facts or known_facts.get("elsewhere")
     if is_created_elsewhere and (yield from _await_creation(upstream_id, batch_id)):
         raise Invalid(WRONG_STATUS)
@@ -88,6 +87,12 @@ def start_signed_batch(request: Request) -> Flow:
             facts_before = dict.fromkeys([*facts_before, *build_external_batch_facts(upstream_id)])
         yield CompareAndSet("batch", batch_id, facts_before)
 
+    try:
+        # Once it is locked: somebody may start one of them while this request waits for an edit.
+        yield from require_not_started_elsewhere(facts)
+    except Failure:
+        yield from release()
+        raise
     yield from call_service_under_lock(outcome_rules.build_batch_start_call(upstream_id), release)
     # The version counts for a batch created elsewhere too: an edit that loaded it before the start
     # must conflict.

@@ -21,6 +21,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import GatewayResponse, GatewayUnderTest
+from tests.signed_requests import extract_error, send_signed
 from tests.simulator import Fault, Service, ServiceOptions
 from tests.state import TENANT
 
@@ -423,6 +424,35 @@ async def test_start_is_refused_if_others_start_the_superseded_batch_while_it_wa
         assert (await edit_task).status == 200
         assert is_refused(await start_task)
         assert not service.batch_starts
+
+
+async def test_signed_start_is_refused_if_others_start_the_superseded_batch_while_it_waits(
+    tmp_path: Path,
+) -> None:
+    service = build_service(inferred=False)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        (payment,) = await load_payment_ids(gateway, batch)
+        assert (await edit_payment(gateway, batch, payment)).status == 200
+        quote_path = f"/batches/{batch}/generate-quote"
+        await request_successfully(gateway, "POST", quote_path)
+        tenant = service.find_or_create_tenant()
+        superseded, submitted = tenant.batches.values()
+        quote_fault = Fault("POST", "/v1/batches/*/generate-quote", answer_delay=0.5)
+        simulator.service.faults.append(quote_fault)
+        quote_task = asyncio.create_task(gateway.request("POST", f"/v1{quote_path}"))
+        await asyncio.sleep(0.1)
+        start_path = f"/batches/{submitted.id}/start-processing"
+        start_task = asyncio.create_task(send_signed(gateway, "POST", start_path))
+        await asyncio.sleep(0.2)
+        assert not quote_task.done()
+        batches.start_batch(tenant, superseded)  # in the service's dashboard
+        assert (await quote_task).status == 200
+        assert extract_error(await start_task) == (400, "invalid_status")
+        assert not service.batch_starts
+        # It has released the batch.
+        assert is_refused(await start_batch(gateway, batch))
 
 
 async def test_superseded_batch_is_not_started_by_any_id(tmp_path: Path) -> None:
