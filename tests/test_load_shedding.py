@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -450,3 +451,27 @@ async def test_idle_connections_are_closed_under_pressure(
             await connection.send(b"POST /v1/slo" if number % 2 else b"")
         await wait_until(lambda: tracker.closed_counts["overdue"] == 12)
         assert len(tracker.connections) == 0
+
+
+async def test_unread_long_responses_do_not_fill_the_memory(tmp_path: Path) -> None:
+    body = b'{"ok":true,"recipient":{"id":"R-1","name":"%b"}}' % (b"n" * 9 * MEGABYTE)
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+    request = build_legacy_request().replace(b"profile/balances", b"recipients/R-1")
+    bounds = {"load": {"held_bytes": 16 * MEGABYTE}, "limits": {"body_bytes": MEGABYTE}}
+    async with (
+        open_raw_service(respond_with(head + body)) as recorder,
+        open_signed_gateway(tmp_path, recorder.url, **bounds) as gateway,
+        AsyncExitStack() as stack,
+    ):
+        tracker = gateway.running.server.tracker
+        for unread_count in range(3):
+            client = stack.enter_context(socket.socket())
+            # Little, so that the kernel does not hold the response instead of the gateway.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(client, ("127.0.0.1", gateway.running.port))
+            await loop.sock_sendall(client, request)
+            await wait_until(lambda: len(recorder.requests) == unread_count + 1)  # noqa: B023
+            await wait_until(lambda: tracker.closed_counts["unread"] == unread_count)  # noqa: B023
+        assert len(tracker.connections) == 1

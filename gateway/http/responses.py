@@ -87,7 +87,9 @@ class HttpResponse:
                 await connection.drain()
         else:
             connection.write(head)
+            connection.response_bytes = self.body_length
             await self._write_in_chunks(request, parts)
+            connection.response_bytes = 0
 
     async def _write_in_chunks(self, request: HttpRequest, parts: tuple[bytes, ...]) -> None:
         connection = request.connection
@@ -99,6 +101,7 @@ class HttpResponse:
                 # Waits for the client, so that the write buffer never holds a second copy of the
                 # body.
                 await connection.drain()
+                connection.mark_response_in_progress()
                 await asyncio.sleep(0)  # lets other requests run while a fast client reads
 
     def _start(

@@ -222,7 +222,9 @@ def _create_server(settings: Settings, interface_router: InterfaceRouter) -> Htt
 def _build_connection_bounds(settings: Settings) -> ConnectionBounds:
     load, upstream_connections = settings.load, settings.upstream.connections * UPSTREAM_POOLS
     connections = raise_file_limit_and_cap_connections(load.connections, upstream_connections)
-    return ConnectionBounds(connections, HEAD_SECONDS, load.idle_seconds, PRESSED_SECONDS)
+    return ConnectionBounds(
+        connections, HEAD_SECONDS, load.idle_seconds, PRESSED_SECONDS, load.held_bytes
+    )
 
 
 LAG_INTERVAL_SECONDS = 0.25

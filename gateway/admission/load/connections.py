@@ -32,12 +32,15 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ConnectionBounds:
-    """The limit of connections, and the timeouts for a header, when idle, and under pressure."""
+    """The limit of connections, the timeouts for a header, when idle, and under pressure, and the
+    limit of long responses in memory.
+    """
 
     max_connections: int
     head_seconds: float
     idle_seconds: float
     pressed_seconds: float
+    response_bytes: int
 
 
 class ConnectionPhase(Enum):
@@ -66,6 +69,8 @@ class TrackedConnection:
 
     address: Hashable = None
     tenant: Hashable = None
+    response_bytes = 0
+    """Size of the long response that is sent, all of which stays in memory until its end."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -175,7 +180,19 @@ class ConnectionTracker:
                     self._abort(connection, "unread")
             elif now - connection.since >= timeout:
                 self._abort(connection, "overdue")
+        self._close_slowest_readers()
         self._log_closed_connections(now)
+
+    def _close_slowest_readers(self) -> None:
+        """Closes readers without progress for longest, so that long responses fit into memory."""
+        readers = [each for each in self.connections if each.response_bytes]
+        held_bytes = sum(each.response_bytes for each in readers)
+        # Not the last one: a single response may be of any size.
+        for connection in sorted(readers, key=lambda each: each.since)[:-1]:
+            if held_bytes <= self._bounds.response_bytes:
+                return
+            held_bytes -= connection.response_bytes
+            self._abort(connection, "unread")
 
     def _abort(self, connection: TrackedConnection, reason: str) -> None:
         self.closed_counts[reason] += 1

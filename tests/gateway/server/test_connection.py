@@ -32,7 +32,13 @@ from gateway.server.http_server import HttpServer
 from gateway.server.request_parser import MAX_PARSED_BYTES
 from tests.sockets import RawConnection, open_connection, wait_until
 
-BOUNDS = ConnectionBounds(max_connections=10, head_seconds=20, idle_seconds=20, pressed_seconds=0.2)
+BOUNDS = ConnectionBounds(
+    max_connections=10,
+    head_seconds=20,
+    idle_seconds=20,
+    pressed_seconds=0.2,
+    response_bytes=10_000_000,
+)
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 MANY = 2000
 

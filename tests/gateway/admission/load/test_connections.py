@@ -11,9 +11,11 @@ from gateway.admission.load.connections import (
     TrackedConnection,
 )
 
-BOUNDS = ConnectionBounds(max_connections=4, head_seconds=10, idle_seconds=75, pressed_seconds=5)
+BOUNDS = ConnectionBounds(
+    max_connections=4, head_seconds=10, idle_seconds=75, pressed_seconds=5, response_bytes=100
+)
 LARGE_BOUNDS = ConnectionBounds(
-    max_connections=1000, head_seconds=10, idle_seconds=75, pressed_seconds=5
+    max_connections=1000, head_seconds=10, idle_seconds=75, pressed_seconds=5, response_bytes=100
 )
 
 
@@ -132,7 +134,13 @@ def test_connection_belongs_to_tenant_of_its_latest_request() -> None:
 
 def test_reconnecting_clients_displace_only_their_own_connections() -> None:
     tracker = Tracker(
-        ConnectionBounds(max_connections=10, head_seconds=10, idle_seconds=75, pressed_seconds=5)
+        ConnectionBounds(
+            max_connections=10,
+            head_seconds=10,
+            idle_seconds=75,
+            pressed_seconds=5,
+            response_bytes=100,
+        )
     )
     for number in range(10):
         tracker.now = number
@@ -219,3 +227,14 @@ def test_closed_connection_is_not_tracked_again() -> None:
     closed.mark_idle()
     working = [tracker[f"work acme {number}"] for number in (1, 2, 3)]
     assert tracker.tracker.connections == {*working, tracker["new"]}
+
+
+def test_slowest_readers_are_closed_if_responses_exceed_the_memory() -> None:
+    tracker = open_connections("response c", "response a", "response b")
+    for now, name in enumerate(("response c", "response a", "response b")):
+        tracker.now = tracker[name].since = now + 5
+        tracker[name].response_bytes = 50
+    assert tracker.close_slow_ones(8) == ["response c"], "the one without progress for longest"
+    tracker["response b"].response_bytes = 1000
+    assert tracker.close_slow_ones(8) == ["response a"]
+    assert tracker.close_slow_ones(8) == [], "a single response may be longer"
