@@ -20,7 +20,7 @@ import pytest
 
 from gateway.http.delivery import wait_for_tcp_acknowledgement
 from gateway.legacy_api import request_context
-from gateway.simulator.batches import insert_payment, renew_payment_terms
+from gateway.simulator.batches import insert_payment, renew_payment_terms, start_batch
 from gateway.storage.operations import OperationRepository
 from gateway.writes import step_records
 from mappings.outcome_matching import MAX_LIST_PAGES
@@ -506,6 +506,31 @@ async def test_start_in_doubt_is_read_before_it_is_sent_again(
         assert setup.count_calls("POST", "/v1/batches/*/start-processing") == 1
         third_response = await setup.gateway.request("POST", path)
         assert third_response.body["errors"][0]["code"] == "invalid_status"
+
+
+async def test_start_in_doubt_is_not_repeated_after_others_started_the_superseded_batch(
+    tmp_path: Path,
+) -> None:
+    async with open_gateway_with_faults(tmp_path, inferred=False) as setup:
+        gateway, tenant = setup.gateway, setup.service.find_or_create_tenant()
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "10.00")
+        (superseded,) = tenant.batches.values()
+        (payment,) = await load_payment_ids(gateway, batch)
+        payment_path = f"/v1/batches/{batch}/payments/{payment}"
+        response = await gateway.request("PATCH", payment_path, {"sourceAmount": "9.00"})
+        assert response.status == 200, response.text
+        setup.add_fault("POST", "/v1/batches/*/start-processing", close="before")
+        path = f"/v1/batches/{batch}/start-processing"
+        assert (await gateway.request("POST", path)).status == 500
+        start_batch(tenant, superseded)  # in the service's dashboard
+        setup.let_calls_expire()
+        retry_response = await gateway.request("POST", path)
+        assert (retry_response.status, retry_response.body["errors"][0]["code"]) == (
+            406,
+            "invalid_status",
+        )
+        assert setup.service.batch_starts == []
 
 
 async def test_next_write_on_a_batch_settles_the_previous_one(tmp_path: Path) -> None:

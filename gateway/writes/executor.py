@@ -270,8 +270,7 @@ class FlowExecutor:
         except Unknown as unknown:
             self._policy.record_unanswered_write(execution, unknown.age_seconds)
             outcome = await self._confirm_write_by_reading(call, caller, execution)
-            # No client waits for a cleanup: it counts as refused, and what it leaves over is
-            # listed.
+            # No client waits for a cleanup: it counts as refused; what it leaves over is listed.
             if outcome is None and call.is_cleanup:
                 refused = Refused(500)
                 execution.record_response(call, refused)
@@ -486,8 +485,9 @@ def _build_unsent_failure(failure: Unreachable) -> Unknown:
 
 
 def _can_send_write(call: Call, execution: OperationExecution) -> bool:
-    """Whether a write may be sent now; what else is missing is sent by the client's retry."""
-    return execution.is_client_waiting or _is_completion(call, execution)
+    """Whether a write may be sent now. A retry sends the rest; before a start it reads all again."""
+    is_resumed_start = call.only_while_client_waits and execution.is_resumed
+    return not is_resumed_start and (execution.is_client_waiting or _is_completion(call, execution))
 
 
 def _is_pausable(call: Call, execution: OperationExecution) -> bool:
