@@ -13,7 +13,7 @@ from typing import Any
 
 from mappings import money
 from mappings.balances import has_sufficient_funds
-from mappings.batch_views import Batch, build_batch, is_draft
+from mappings.batch_views import SIGNED_ADDS, Batch, build_batch, is_draft
 from mappings.current import BALANCE_PATH, SUMMARY_PATH
 from mappings.dates import parse_instant_or_earliest
 from mappings.effects import (
@@ -351,6 +351,22 @@ def list_hidden_entries(batch: Batch, now: datetime) -> Sequence[Entry]:
     if not is_recently_changed(batch, now):
         return ()
     return list_unmatched_entries(batch.payments, batch.entries, batch.currency)
+
+
+def load_unidentified_signed_adds(batch: Batch, now: datetime) -> SubFlow:
+    """Loads the recent signed adds without a known id whose payments the batch did not show."""
+    signed_adds = (yield LoadFacts(SIGNED_ADDS, batch.id)).values()
+    executed = [added for added in signed_adds if added.get("changed_at")]
+    executed.sort(key=lambda added: str(added["changed_at"]))
+    others = (payment for payment in batch.payments if payment["asked_side"] is None)
+    shown_payments = ShownPayments(others, batch.currency)
+    return [
+        added
+        for added in executed  # the earlier ones first, as each explains one payment
+        if not shown_payments.take_added(added)
+        and not added.get("id")
+        and is_recent(added["changed_at"], now)
+    ]
 
 
 def require_payments_shown(batch: Batch, ids: Iterable[str], now: datetime) -> None:

@@ -29,6 +29,7 @@ from mappings.batch_reads import (
     build_read_lag_failure,
     has_last_changes,
     list_hidden_entries,
+    load_unidentified_signed_adds,
     reload_batch,
 )
 from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
@@ -153,6 +154,7 @@ def edit_batch(
         removed_ids=edit.removed_ids,
         batch_fields=edit.facts,
         list_hidden_entries=partial(list_hidden_entries, batch, request.now),
+        load_signed_adds=partial(load_unidentified_signed_adds, batch, request.now),
     )
     call = build_call(reconcile=outcome_rule)
     if "currency" in edit.facts:

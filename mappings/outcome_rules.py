@@ -55,6 +55,7 @@ OutcomeReads = Generator[Step, Any, WriteOutcome]
 
 
 OTHER_CURRENCY_REASON = "the service shows no amount in the requested currency"
+OTHER_ADD_REASON = "another add may have created the payment"
 OTHER_AMOUNT_REASON = (
     "the service shows another new payment to the recipient, which may be an edited one"
 )
@@ -222,7 +223,7 @@ def build_payment_add_outcome_rule(
             if is_same_payment(body, row, currency) and not is_of_other_add[row["id"]]
         ]
         if any(is_of_other_add[row["id"]] is None for row in matching_payments):
-            return Inconclusive("another add may have created the payment")
+            return Inconclusive(OTHER_ADD_REASON)
         match = select_created_object(
             matching_payments,
             write,
@@ -306,11 +307,14 @@ def build_batch_edit_outcome_rule(
     removed_ids: Iterable[JSON] = (),
     batch_fields: JSONObject = MappingProxyType({}),
     list_hidden_entries: Callable[[], Iterable[Entry]] = tuple,
+    load_signed_adds: Callable[[], Generator[Step, Any, list[JSONObject]]] | None = None,
 ) -> OutcomeRule:
     """Builds the rule of a batch edit; it reads GET /batch/:id/summary.
 
     It compares the summary with ``payments``, the batch's payments before the edit, and
-    ``list_hidden_entries()``, those among them that the service did not show yet.
+    ``list_hidden_entries()``, those among them that the service did not show yet;
+    ``load_signed_adds`` returns those that signed requests had added, as far as their ids are
+    unknown.
 
     ``build_changes``, which is called only if the rule runs, and ``removed_ids`` use the clients' ids;
     ``batch_fields`` are the changed fields of the batch itself. All changes together confirm the
@@ -348,6 +352,12 @@ def build_batch_edit_outcome_rule(
         if additions and not all(map(has_recipient, new_rows)):
             return Inconclusive("the service does not show the recipients of the batch's payments")
         new_payments = ShownPayments(new_rows, currency)
+        signed_adds = (yield from load_signed_adds()) if additions and load_signed_adds else ()
+        signed_rows = [*filter(None, map(new_payments.take_added, signed_adds))]
+        is_ambiguous = any(
+            is_possible_payment(body, row, currency) for row in signed_rows for body in additions
+        )
+        other_rows = new_payments.remaining
         # Taken: of equal additions each needs a payment of its own.
         evidence += [new_payments.take(body, is_same_payment) is not None for body in additions]
         batch = extract_batch(summary)
@@ -359,9 +369,11 @@ def build_batch_edit_outcome_rule(
             return Confirmed({"object": "updated"})
         if any(evidence):
             return Inconclusive("only some of the changes can be seen")
+        if is_ambiguous:
+            return Inconclusive(OTHER_ADD_REASON)
         # As of an add: a new payment to the recipient may be one that was edited since.
         payee_ids = {extract_payee_id(body) for body in additions}
-        if any(extract_payee_id(row) in payee_ids for row in new_rows):
+        if any(extract_payee_id(row) in payee_ids for row in other_rows):
             return Inconclusive(OTHER_AMOUNT_REASON)
         return Absent(is_old_state_shown=bool(evidence))
 

@@ -1045,6 +1045,39 @@ async def test_addition_in_doubt_is_not_confused_with_a_signed_one_that_is_shown
         assert amounts == ["5.00", amount, "7.00"]
 
 
+@pytest.mark.parametrize("amount", ["7.00", "8.00"])
+async def test_edit_in_doubt_is_not_confirmed_by_a_signed_payment_that_is_shown_late(
+    amount: str, tmp_path: Path
+) -> None:
+    async with open_operated_gateway(tmp_path, inferred=True) as setup:
+        gateway, service = setup.gateway, setup.service
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        (upstream,) = service.find_or_create_tenant().batches
+        summary = await load_service_summary(gateway, service)
+        path = f"/v1/batches/{upstream}/payments"
+        setup.add_fault("POST", path, status=200, body=b'{"ok":true}', executes=True)
+        assert (await add_signed_payment(gateway, upstream, recipient, amount)).status == 200
+        show_summary(service, summary)
+        setup.add_fault("PATCH", "/v1/batches/*", close="before")
+        body = {"payments": [{"recipient": {"id": recipient}, "sourceAmount": "7.00"}]}
+        edit = partial(gateway.request, "PATCH", f"/v1/batches/{batch}", body)
+        assert (await edit()).status == 500
+        service.faults.clear()
+        await setup.age_sent_writes()
+
+        async def is_decided() -> bool:
+            # Nothing tells whose payment one of the same amount is.
+            unsettled = (await setup.run_json_command("writes", "unsettled"))["writes"]
+            reasons = [write["why"] for write in unsettled]
+            is_ambiguous = reasons == ["another add may have created the payment"]
+            return is_ambiguous if amount == "7.00" else (await edit()).status == 200
+
+        await wait_until_async(is_decided, 30)
+        amounts = [str(row.amount) for row in service.require_batch(upstream).payments.values()]
+        assert amounts == ["5.00", "7.00"] if amount == "7.00" else ["5.00", "8.00", "7.00"]
+
+
 SIGNED_BODIES: dict[str, dict[str, Any]] = {
     "in the batch's currency": {"amount": "7.00", "currency": "USD"},
     "in another currency": {"amount": "7.00", "currency": "EUR"},
