@@ -453,7 +453,10 @@ async def test_idle_connections_are_closed_under_pressure(
         assert len(tracker.connections) == 0
 
 
-async def test_unread_long_responses_do_not_fill_the_memory(tmp_path: Path) -> None:
+async def test_unread_long_responses_do_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "PRESSED_SECONDS", 0.2)
     body = b'{"ok":true,"recipient":{"id":"R-1","name":"%b"}}' % (b"n" * 9 * MEGABYTE)
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
     request = build_legacy_request().replace(b"profile/balances", b"recipients/R-1")

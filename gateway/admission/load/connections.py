@@ -180,16 +180,17 @@ class ConnectionTracker:
                     self._abort(connection, "unread")
             elif now - connection.since >= timeout:
                 self._abort(connection, "overdue")
-        self._close_slowest_readers()
+        self._close_stalled_readers(now)
         self._log_closed_connections(now)
 
-    def _close_slowest_readers(self) -> None:
-        """Closes readers without progress for longest, so that long responses fit into memory."""
+    def _close_stalled_readers(self, now: float) -> None:
+        """Closes readers that have stopped, for longest first, until long responses fit into memory."""
         readers = [each for each in self.connections if each.response_bytes]
         held_bytes = sum(each.response_bytes for each in readers)
         # Not the last one: a single response may be of any size.
         for connection in sorted(readers, key=lambda each: each.since)[:-1]:
-            if held_bytes <= self._bounds.response_bytes:
+            is_stalled = now - connection.since >= self._bounds.pressed_seconds
+            if held_bytes <= self._bounds.response_bytes or not is_stalled:
                 return
             held_bytes -= connection.response_bytes
             self._abort(connection, "unread")
