@@ -19,7 +19,7 @@ from gateway.operator.object_trace import (
     trace_object,
 )
 from gateway.storage import Store
-from gateway.storage.operation_records import Write
+from gateway.storage.operation_records import OperationRecord, Write
 
 UNKNOWN_ID = (
     "nothing is known about this id. A request that changed nothing, such as a read or a refused "
@@ -79,7 +79,9 @@ def _build_trace_json(object_trace: ObjectTrace) -> dict[str, Any]:
                 "undertaking": record.id,
                 "state": record.state,
                 "why": record.reason,
-                "writes": [_build_write_json(write) for write in object_trace.writes[record.id]],
+                "writes": [
+                    _build_write_json(record, write) for write in object_trace.writes[record.id]
+                ],
             }
             for record in object_trace.operations
         ],
@@ -90,14 +92,14 @@ def _build_trace_json(object_trace: ObjectTrace) -> dict[str, Any]:
     }
 
 
-def _build_write_json(write: Write) -> dict[str, Any]:
+def _build_write_json(record: OperationRecord, write: Write) -> dict[str, Any]:
     return {
         "at": format_time(write.recorded_at),
         "method": write.method,
         "path": write.path,
         "state": write.state,
         "status": write.status,
-        "seconds": measure_resolution_seconds(write),
+        "seconds": measure_resolution_seconds(record, write),
         "made": write.object_id,
         "told": write.operator_outcome,
     }

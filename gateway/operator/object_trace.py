@@ -286,18 +286,16 @@ def _explain_request_without_service_change(
 
 
 def _describe_operation_state(record: OperationRecord, record_writes: Sequence[Write]) -> str:
-    """Returns the state to show: `did not happen` for an undone request without any write."""
-    has_happened = any(
-        write.state in (states.ANSWERED, states.CONFIRMED) for write in record_writes
-    )
-    if record.state == states.UNDONE and not has_happened:
-        return "did not happen"
+    """Returns the state to show; of an undone request, whether any of its writes can have happened."""
+    write_states = {write.state for write in record_writes}
+    if record.state == states.UNDONE and not write_states & {states.ANSWERED, states.CONFIRMED}:
+        return "may have happened" if states.MAY_EXIST in write_states else "did not happen"
     return STATE_WORDS.get(record.state, record.state)
 
 
 def _format_outcome(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
     """Returns the outcome of a write and its source: an answer, a later read, or an operator."""
-    seconds, verdict = measure_resolution_seconds(write), write.operator_outcome
+    seconds, verdict = measure_resolution_seconds(record, write), write.operator_outcome
     outcome = states.describe_write_state(write.state)
     # Those states come from a later read or from an operator, not from an answer.
     if write.state in (states.CONFIRMED, states.ABSENT, states.MAY_EXIST):
@@ -325,8 +323,14 @@ def _name_verdict_operators(
     return ", ".join(names) or "an operator"
 
 
-def measure_resolution_seconds(write: Write) -> float | None:
-    """Returns the seconds from the record of a write until its outcome was known."""
+def measure_resolution_seconds(record: OperationRecord, write: Write) -> float | None:
+    """Returns the seconds from the record of a write, before its commit, until its outcome was known.
+
+    A write is recorded by the time of the service, so that it can be found there. If that is no time
+    between the start of the request and the outcome, the clocks differ: then since the start.
+    """
     if write.resolved_at is None:
         return None
-    return round((write.resolved_at - write.recorded_at).total_seconds(), 3)
+    has_same_clock = record.started_at <= write.recorded_at <= write.resolved_at
+    began_at = write.recorded_at if has_same_clock else record.started_at
+    return round((write.resolved_at - began_at).total_seconds(), 3)

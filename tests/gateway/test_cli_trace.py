@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.operator_commands import (
     OperatedGateway,
@@ -21,6 +24,7 @@ from tests.payouts import (
     load_payment_ids,
     request_successfully,
 )
+from tests.test_signed_batches import add_signed_payment
 
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
@@ -275,6 +279,38 @@ async def test_write_in_doubt_shows_its_reason(tmp_path: Path) -> None:
         assert last_request["writes"][-1]["state"] == "sent"
         assert last_request["writes"][-1]["seconds"] is None
         assert last_request["why"]
+
+
+@pytest.mark.parametrize("offset_seconds", [-600, 600])
+async def test_durations_do_not_depend_on_the_clock_of_the_service(
+    offset_seconds: int, tmp_path: Path
+) -> None:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        operated_gateway.service.clock = lambda: time.time() + offset_seconds
+        recipient = await create_recipient(operated_gateway.gateway)
+        trace = await run_trace(operated_gateway, recipient)
+        seconds = [write["seconds"] for write in trace["requests"][0]["writes"]]
+        assert seconds
+        assert all(0 <= each < 60 for each in seconds), seconds
+
+
+async def test_signed_add_that_may_exist_is_not_shown_as_not_executed(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        gateway = operated_gateway.gateway
+        recipient = await create_recipient(gateway)
+        await create_batch(gateway, recipient, "10.00")
+        (upstream,) = operated_gateway.service.find_or_create_tenant().batches
+        operated_gateway.add_fault("POST", "/v1/batches/*/payments", close="after")
+        assert (await add_signed_payment(gateway, upstream, recipient, "7.00")).status == 500
+        await operated_gateway.age_sent_writes()
+
+        async def has_ended() -> bool:
+            return not (await operated_gateway.run_json_command("writes", "unsettled"))["writes"]
+
+        await wait_until_async(has_ended)
+        output = (await operated_gateway.run_command("trace", upstream)).stdout
+        assert operated_gateway.service.creation_counts["payment"] == 2
+        assert re.search("change_signed_batch, .*, may have happened\n", output), output
 
 
 async def test_trace_contains_no_personal_data(tmp_path: Path) -> None:
