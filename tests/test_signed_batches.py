@@ -403,10 +403,12 @@ async def test_signed_add_in_doubt_blocks_legacy_edits_until_it_cannot_come(
         assert 30 <= int(edit_response.headers["Retry-After"]) <= 40
         (listed_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
         assert listed_write["what_to_do"].startswith("nothing: its client")
-        refusal = await setup.run_command(
-            "writes", "settle", listed_write["write"], "--did-not-happen", "--yes", code=2
-        )
-        assert "needs no verdict" in refusal.stderr
+        # Without --yes: it is refused before the question, and asks for no other verdict.
+        for verdict in ("--did-not-happen", "--happened"):
+            refusal = await setup.run_command(
+                "writes", "settle", listed_write["write"], verdict, code=2
+            )
+            assert "needs no verdict" in refusal.stderr
         await setup.age_sent_writes()
 
         async def is_edited() -> bool:

@@ -134,7 +134,7 @@ def settle_write(
     # Checked before the prompt, so that an impossible verdict fails without a question.
     async def check_and_describe_write(store: Store) -> str:
         record, row = await find_write_by_shown_id(store, write)
-        check_operator_verdict(row, verdict)
+        check_operator_verdict(record, row, verdict)
         return f"{row.method} {row.path} of {record.tenant}, {format_time(row.recorded_at)}"
 
     description = output.run_with_store(settings, check_and_describe_write)

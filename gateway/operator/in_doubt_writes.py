@@ -299,14 +299,12 @@ async def record_operator_verdict(store: Store, shown_id: str, verdict: str) -> 
     Raises ActionRefused.
     """
     record, write = await find_write_by_shown_id(store, shown_id)
-    if record.operation == CHANGE.name:
-        raise ActionRefused(f"{shown_id} needs no verdict: {SIGNED_CHANGE_ADVICE}")
+    check_operator_verdict(record, write, verdict)
     is_correction = _is_verdict_correctable(record, write) and verdict != write.operator_outcome
     if write.state != states.SENT and not is_correction:
         raise ActionRefused(
             f"the outcome of {shown_id} is already known: {states.describe_write_state(write.state)}"
         )
-    check_operator_verdict(write, verdict)
     id_ = format_write_id(record, write)
     in_doubt = await load_in_doubt_writes(store, operation_id=record.id)
     if not is_correction and id_ not in [each.id for each in in_doubt]:
@@ -346,8 +344,11 @@ def _is_verdict_correctable(record: OperationRecord, write: Write) -> bool:
     )
 
 
-def check_operator_verdict(write: Write, verdict: str) -> None:
+def check_operator_verdict(record: OperationRecord, write: Write, verdict: str) -> None:
     """Raises ActionRefused if the verdict does not fit the kind of write."""
+    if record.operation == CHANGE.name:
+        id_ = format_write_id(record, write)
+        raise ActionRefused(f"{id_} needs no verdict. What to do: {SIGNED_CHANGE_ADVICE}")
     prefix, is_id = find_created_id_prefix(write), verdict not in OPERATOR_OUTCOMES
     # Without the id, clients could not be answered with the object that was created.
     if prefix and verdict == states.CONFIRMED:
