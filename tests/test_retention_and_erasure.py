@@ -288,6 +288,33 @@ async def test_write_in_doubt_is_never_deleted(tmp_path: Path) -> None:
         assert len(listed_writes["writes"]) == 1
 
 
+async def test_batch_that_may_exist_is_never_started_after_its_writes_expire(
+    tmp_path: Path,
+) -> None:
+    async with (
+        open_operated_gateway(tmp_path, inferred=False) as setup,
+        setup.open_store() as store,
+    ):
+        stored = GatewayWithStore(setup.gateway, store)
+        await lose_batch_create(setup)
+        (lost_batch,) = setup.service.find_or_create_tenant().batches
+        await setup.age_sent_writes()
+
+        async def list_superseded() -> Any:
+            return (await setup.run_json_command("batches", "abandoned"))["batches"]
+
+        await wait_until_async(list_superseded)
+        # A later operation, because the last row is always kept.
+        await create_recipient(setup.gateway, "eve")
+        await stored.wait_until_idle()
+        await stored.make_old(operations, "started_at")
+        deleted = await delete_expired_data(store, DEFAULT_RETENTION)
+        assert deleted["journal"] == 1, "the creation of the recipient"
+        assert len(await list_superseded()) == 1
+        path = f"/v1/batches/{lost_batch}/start-processing"
+        assert (await setup.gateway.request("POST", path)).status == 406
+
+
 async def test_names_and_memos_of_old_batches_are_deleted_and_payments_kept(
     tmp_path: Path,
     state: State,  # noqa: F811

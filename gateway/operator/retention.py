@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import structlog
-from sqlalchemy import and_, delete, exists, func, select, tuple_
+from sqlalchemy import and_, delete, exists, func, select, text, tuple_
 
 from gateway.config.settings import Retention
 from gateway.operator import ActionRefused
@@ -29,6 +29,7 @@ from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.storage.request_counts import delete_old_request_counts, delete_old_usage
 from gateway.storage.state_tables import batch_payments, signed_changes
 from gateway.storage.tables import (
+    UNSEEN_BATCH_CONDITION,
     audit_events,
     brownouts,
     operation_objects,
@@ -42,6 +43,7 @@ from mappings.batch_locks import build_unchanged_batch_condition
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
 from mappings.lazy_sequences import map_rows
+from mappings.signed_writes import CHANGE
 
 SWEEP_INTERVAL_SECONDS = 3600.0
 
@@ -141,9 +143,14 @@ async def _delete_old_operations(store: Store, before: datetime) -> int:
         upstream_writes.c.operation_id == operations.c.id, upstream_writes.c.state == SENT
     )
     newest_number = select(func.max(operations.c.number)).scalar_subquery()
+    # Without it, a batch that may exist could be started. A signed one may be started anyway.
+    may_exist = select(upstream_writes.c.operation_id).where(
+        text(f"upstream_writes.{UNSEEN_BATCH_CONDITION}"), operations.c.operation != CHANGE.name
+    )
     # Numbers increase with the start time, so the oldest come first. Limited: there may be
     # millions.
-    by_number = select(operations.c.id).order_by(operations.c.number)
+    may_expire = operations.c.id.not_in(may_exist)
+    by_number = select(operations.c.id).where(may_expire).order_by(operations.c.number)
     oldest = by_number.limit(MAX_OPERATIONS_EXAMINED).subquery()
     is_expired = and_(
         operations.c.id.in_(select(oldest.c.id)),
