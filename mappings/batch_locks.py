@@ -174,7 +174,7 @@ def update_batch_when(
 
     The update is built again if others have changed the facts meanwhile. Raises Halted after a long
     wait: the conflict is with the client's own other requests, which will end. With ``upstream_id``,
-    raises Invalid if that batch is superseded.
+    raises Invalid if that batch is superseded, and Halted if it has the facts of another id by now.
     """
     for _ in range(MAX_LOCK_WAITS):
         guards: tuple[CompareAndSet, ...] = ()
@@ -182,6 +182,9 @@ def update_batch_when(
             redirect = yield LoadFacts("alias", upstream_id)
             if redirect.get("abandoned"):
                 raise Invalid(WRONG_STATUS)
+            # Another batch was submitted as it since, and has the facts.
+            if redirect.get("id") not in (None, batch_id):
+                break
             expected = {"abandoned": None, "id": redirect.get("id")}
             # Checked in the same transaction: an edit may supersede the batch in between.
             guards = (CompareAndSet("alias", upstream_id, {}, expected=expected),)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gateway.signed_api.transitions import SignedBatchWrite
 from gateway.simulator import batches
 from gateway.simulator.validation import Problems
 from gateway.storage import ObjectStateStore, Tenant, open_store
@@ -603,6 +604,35 @@ async def test_signed_start_waits_for_a_legacy_start_that_may_be_refused(tmp_pat
         await wait_until(lambda: not simulator.service.faults)  # it has arrived
         assert (await start_signed(gateway, upstream)).status == 200
         assert (await legacy_start).status == 406
+
+
+async def test_signed_start_of_a_draft_that_is_submitted_meanwhile_is_one_of_its_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a legacy edit of the batch would neither wait for it nor know of it."""
+    service, is_submitted = build_service(inferred=False), asyncio.Event()
+    run = SignedBatchWrite.run
+
+    async def run_once_submitted(write: SignedBatchWrite, *arguments: Any) -> Any:
+        await is_submitted.wait()
+        return await run(write, *arguments)
+
+    async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
+        _, batch, first_id = await create_batch_of_one(gateway, simulator)
+        assert (await edit_payment(gateway, batch)).status == 200
+        service.faults.append(Fault("POST", "/v1/batches", answer_delay=0.5))
+        quote_path = f"/batches/{batch}/generate-quote"
+        quote = asyncio.ensure_future(request_successfully(gateway, "POST", quote_path))
+        await wait_until(lambda: len(list_upstream_ids(simulator)) == 2)
+        upstream = list_upstream_ids(simulator)[-1]
+        monkeypatch.setattr(SignedBatchWrite, "run", run_once_submitted)
+        pending_start = asyncio.ensure_future(start_signed(gateway, upstream))
+        await quote
+        is_submitted.set()
+        response = await pending_start
+        assert (response.status, len(service.batch_starts)) == (500, 0)
+        assert (await start_signed(gateway, upstream)).status == 200
+        assert (await load_batch_state(gateway, first_id))["started"]
 
 
 async def test_signed_write_that_waited_past_its_timestamp_is_to_be_signed_again(
