@@ -82,9 +82,10 @@ SIGNED_CHANGES_KIND = "signed"
 
 Each change that is under way or in doubt has its own name, with the payment that it adds or an
 empty object as the value, so that changes at the same time do not conflict. ``last`` is the name of
-the last to begin."""
+the last to begin, and ``changed_at`` the time of the last change or removal of payments."""
 
 _LAST_KEY = "last"
+CHANGED_AT = "changed_at"
 
 
 # Facts
@@ -117,7 +118,7 @@ def is_open_to_signed_changes(facts: Facts) -> bool:
 
 def list_open_signed_changes(signed_changes: Mapping[str, JSON]) -> list[JSON]:
     """Returns the payments that a batch's open signed changes add, or empty objects."""
-    return [value for name, value in signed_changes.items() if name != _LAST_KEY]
+    return [value for name, value in signed_changes.items() if name not in (_LAST_KEY, CHANGED_AT)]
 
 
 def has_no_open_signed_change(signed_changes: Mapping[str, JSON]) -> bool:

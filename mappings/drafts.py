@@ -17,6 +17,7 @@ from msgspec import structs
 from mappings import money, outcome_rules
 from mappings.batch_bodies import SentPayment, apply_payment_changes, build_batch_body
 from mappings.batch_locks import (
+    CHANGED_AT,
     acquire_batch_lock,
     build_finished_change_facts,
     build_no_new_signed_change_guards,
@@ -28,6 +29,7 @@ from mappings.batch_reads import (
     build_payment_entry,
     build_read_lag_failure,
     has_last_changes,
+    is_recent,
     list_hidden_entries,
     load_unidentified_signed_adds,
     reload_batch,
@@ -219,7 +221,9 @@ def _require_up_to_date_summary(batch: Batch, request: Request) -> SubFlow:
     # A draft is submitted as new payments, each of which needs the id of its recipient.
     if not all(map(extract_recipient_id, batch.payments)):
         raise Invalid(PAYEE_UNKNOWN)
-    if not has_last_changes(batch, [*signed_adds.values()], request.now):
+    # What a signed request has changed is not known, so the summary cannot be compared with it.
+    is_changed = is_recent(batch.signed_changes.get(CHANGED_AT), request.now)
+    if is_changed or not has_last_changes(batch, [*signed_adds.values()], request.now):
         raise build_read_lag_failure()
     if not batch.has_known_payments:
         raise Invalid(PAYEE_UNKNOWN)

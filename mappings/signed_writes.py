@@ -17,6 +17,7 @@ from typing import Any
 
 from mappings import outcome_rules
 from mappings.batch_locks import (
+    CHANGED_AT,
     SIGNED_CHANGES_KIND,
     build_external_batch_facts,
     build_finished_change_facts,
@@ -148,13 +149,16 @@ def _record_additions(
 ) -> SubFlow:
     """Ends the registrations of a change, and records the batch or payment that it has created."""
     name, payment = request.seed, request.body["payment"]
+    # It changes no payment that a draft would have.
+    is_quote = request.body["path"].endswith("/generate-quote")
     for batch_id in batch_ids:
         # Recorded, so that the check before a start does not report the payment as a stranger's, and
         # that a legacy add in doubt does not take it for its own.
         changed_at = format_timestamp(request.now)
         facts = {name: {**payment, **created, "changed_at": changed_at}} if payment else {}
         added = [CompareAndSet(SIGNED_ADDS, batch_id, facts)] if facts else []
-        yield CompareAndSet(SIGNED_CHANGES_KIND, batch_id, {name: None}, linked=added)
+        ended = {name: None} | ({} if payment or is_quote else {CHANGED_AT: changed_at})
+        yield CompareAndSet(SIGNED_CHANGES_KIND, batch_id, ended, linked=added)
     if batch_ids or not (new_batch_id := created.get("id")):
         return
     # Legacy clients of the merchant find it in their lists, also if the service lists no batches.

@@ -5,6 +5,7 @@ batch.
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from time import time
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.simulator.state import Payment
+from mappings import batch_reads
 from tests.operator_commands import open_operated_gateway, wait_until_async
 from tests.payouts import (
     create_batch,
@@ -711,3 +713,34 @@ async def test_added_payment_is_not_taken_for_a_signed_one_after_a_removal(tmp_p
         added = {"recipient": {"id": recipient}, "sourceAmount": "1.00"}
         payment = (await request_successfully(gateway, "POST", path, added))["payment"]
         assert payment["id"] not in ids_before
+
+
+@pytest.mark.parametrize("method", ["DELETE", "PATCH"])
+async def test_edit_keeps_no_payment_as_it_was_before_a_signed_change_that_is_not_shown_yet(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(seed=1, options=ServiceOptions(inferred=True))
+    upstream_section = {"inferred_operations": "avoid"}
+    async with open_gateway_and_service(tmp_path, service, upstream=upstream_section) as (
+        gateway,
+        _simulator,
+    ):
+        batch = await create_batch(gateway, await create_recipient(gateway), "10.00", "20.00")
+        (_, payment) = await load_payment_ids(gateway, batch)
+        (upstream,) = service.find_or_create_tenant().batches
+        summary = await load_service_summary(gateway, service)
+        changed, *_ = service.require_batch(upstream).payments
+        signed_path = f"/batches/{upstream}/payments/{changed}"
+        body = b"" if method == "DELETE" else b'{"sourceAmount":"5.00"}'
+        assert (await send_signed(gateway, method, signed_path, body)).status == 200
+        show_summary(service, summary)
+        path, change = f"/batches/{batch}/payments/{payment}", {"sourceAmount": "21.00"}
+        response = await gateway.request("PATCH", f"/v1{path}", change)
+        assert response.status == 500
+        assert "nothing was done" in response.body["errors"][0]["message"]
+        service.faults.clear()
+        monkeypatch.setattr(batch_reads, "MAX_READ_LAG", timedelta())
+        await request_successfully(gateway, "PATCH", path, change)
+        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
+        amounts = [str(payment.amount) for payment in list_started_payments(service)]
+        assert sorted(amounts) == (["21.00"] if method == "DELETE" else ["21.00", "5.00"])
