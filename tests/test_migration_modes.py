@@ -501,6 +501,20 @@ async def test_forwarded_write_in_doubt_is_never_sent_again(tmp_path: Path) -> N
         assert (await setup.gateway.request("POST", "/v1/batches", other_body)).status != 500
 
 
+@pytest.mark.parametrize("created", [b'"R-1"', b"[1]", b"true"])
+async def test_response_without_the_created_object_ends_a_forwarded_write(
+    tmp_path: Path, created: bytes
+) -> None:
+    """Any response of the legacy service is passed on, and ends the write (contract, section 7)."""
+    body = b'{"ok":true,"recipient":%b}' % created
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
+        await setup.set_mode("forward")
+        setup.add_legacy_fault("POST", "/v1/recipients", status=200, body=body)
+        response = await setup.gateway.request("POST", "/v1/recipients", {"type": "individual"})
+        assert (response.status, response.text) == (200, body.decode())
+        assert (await setup.run_json_command("writes", "unsettled"))["writes"] == []
+
+
 async def test_forwarded_write_after_one_in_doubt_is_refused(
     tmp_path: Path,
 ) -> None:

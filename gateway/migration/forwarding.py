@@ -311,7 +311,8 @@ def _parse_created_id(inbound: InboundRequest, body: bytes) -> str | None:
     """Parses the id of a created object from a response."""
     for name in _CREATED_OBJECTS:
         if inbound.operation.name == f"create_{name}":
-            created_id = (parse_fields(body).get(name) or {}).get("id")
+            created = parse_fields(body).get(name)
+            created_id = created.get("id") if isinstance(created, dict) else None
             return created_id if isinstance(created_id, str) else None
     return None
 
