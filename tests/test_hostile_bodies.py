@@ -92,7 +92,7 @@ def build_batch_by_addresses(count: int) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", "/v1/batches"), ("PATCH", "/v1/batches/B-1")]
 )
-@pytest.mark.parametrize("count", [1_001, 10_000])
+@pytest.mark.parametrize("count", [10_001, 20_000])
 async def test_too_many_addresses_are_refused_before_the_first_call(
     tmp_path: Path, method: str, path: str, count: int
 ):
@@ -101,8 +101,8 @@ async def test_too_many_addresses_are_refused_before_the_first_call(
             response = await gateway.request(method, path, build_batch_by_addresses(count))
     (error,) = response.body["errors"]
     assert (response.status, error["code"]) == (406, "invalid_field")
-    assert error["field"] == "payments[1001].recipient.email"
-    assert "1,000" in error["message"]
+    assert error["field"] == "payments[10001].recipient.email"
+    assert "10,000" in error["message"]
     assert service.requests == []
 
 
