@@ -20,6 +20,7 @@ class DeprecationNotice:
     def __init__(self, settings: Deprecation, environments: Environments) -> None:
         self._announcement = _build_midnight(settings.announced) if settings.announced else None
         self._sunset = _build_midnight(settings.sunset_date) if settings.sunset_date else None
+        self._settings = settings
         self.is_refused_after_sunset = settings.after_sunset == "refuse"
         self._page = settings.page
         self._successors = {
@@ -33,12 +34,15 @@ class DeprecationNotice:
         """``Deprecation``, ``Sunset`` and ``Link``; empty if no end is announced."""
 
     def find_sunset_problem(self, now: datetime) -> Problem | None:
-        """Returns the problem with which requests are refused after the sunset, if they are."""
-        if self._sunset is None or not self.is_refused_after_sunset or now < self._sunset:
+        """Returns the problem with which requests are refused after the sunset, if they are.
+
+        ``now`` is in UTC.
+        """
+        if not self._settings.is_refused_on(now.date()):
             return None
         return Problem(
             "not_authorized",
-            f"This interface was shut down on {self._sunset:%Y-%m-%d}; "
+            f"This interface was shut down on {self._settings.sunset_date}; "
             "the current interface takes its place.",
         )
 
