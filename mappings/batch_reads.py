@@ -316,6 +316,11 @@ def build_read_lag_failure() -> Halted:
     return Halted(NOT_SHOWN_YET, retry_after=READ_LAG_RETRY_AFTER_SECONDS)
 
 
+def list_unrequested_payments(batch: Batch) -> list[Payment]:
+    """Lists the payments that were not requested as legacy ones."""
+    return [payment for payment in batch.payments if payment["asked_side"] is None]
+
+
 def has_last_changes(
     batch: Batch, signed_adds: Sequence[Mapping[str, JSON]], now: datetime
 ) -> bool:
@@ -327,8 +332,7 @@ def has_last_changes(
         return True
     if not batch.has_known_payments:
         return False
-    # Payments that were not requested as legacy ones.
-    others = [payment for payment in batch.payments if payment["asked_side"] is None]
+    others = list_unrequested_payments(batch)
     if is_changed and not (
         len(batch.payments) - len(others) >= len(list_requested_entries(batch))
         and all(map(_has_requested_amount, batch.payments))
@@ -358,8 +362,7 @@ def load_unidentified_signed_adds(batch: Batch, now: datetime) -> SubFlow:
     signed_adds = (yield LoadFacts(SIGNED_ADDS, batch.id)).values()
     executed = [added for added in signed_adds if added.get("changed_at")]
     executed.sort(key=lambda added: str(added["changed_at"]))
-    others = (payment for payment in batch.payments if payment["asked_side"] is None)
-    shown_payments = ShownPayments(others, batch.currency)
+    shown_payments = ShownPayments(list_unrequested_payments(batch), batch.currency)
     return [
         added
         for added in executed  # the earlier ones first, as each explains one payment

@@ -31,6 +31,7 @@ from mappings.batch_reads import (
     has_last_changes,
     is_recent,
     list_hidden_entries,
+    list_unrequested_payments,
     load_unidentified_signed_adds,
     reload_batch,
 )
@@ -361,8 +362,8 @@ def _list_ids_with_signed_target_amount(
     batch: Batch, signed_adds: Sequence[Mapping[str, JSON]]
 ) -> frozenset[JSON]:
     """Lists the payments of which signed requests have fixed the amount that the recipient gets."""
-    others = (payment for payment in batch.payments if payment["asked_side"] is None)
-    shown_payments = ShownPayments(others if signed_adds else (), batch.currency)
+    others = list_unrequested_payments(batch) if signed_adds else ()
+    shown_payments = ShownPayments(others, batch.currency)
     rows = [
         shown_payments.take_added(added)
         for added in signed_adds
