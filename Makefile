@@ -36,6 +36,7 @@ QUICK := tests/test_cases_in_process.py tests/test_suite_imports.py tests/mappin
   tests/gateway/http/test_request_ids.py tests/gateway/payloads/test_json_codec.py \
   tests/gateway/reads/test_listing.py tests/gateway/signed_api/test_credentials.py tests/gateway/storage/test_encryption.py \
   tests/gateway/upstream/test_circuit_breaker.py tests/gateway/upstream/test_clock.py
+COLLECT := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -q >/dev/null
 # Three for each core, because tests often wait.
 PROCESSES ?= $(shell expr 3 \* $$(nproc 2>/dev/null || echo 2))
 
@@ -48,10 +49,12 @@ install: $(VENV)/ready
 	@echo 'Ready: export PATH="$(CURDIR)/$(BIN):$$PATH"'
 
 # Compiles first: the tests start hundreds of processes, some of which may not write bytecode. pytest may: each
-# of its processes would otherwise rewrite the assertions of every module again.
+# of its processes would otherwise rewrite the assertions of every module again, as all would do at the same time
+# in a new checkout if two did not share that before.
 test: $(VENV)/ready-dev
 	@tests/browser.sh $(BIN)/playwright
 	@$(BIN)/python -m compileall -q gateway mappings tests
+	@ls tests/__pycache__/*-pytest-*.pyc >/dev/null 2>&1 || { $(COLLECT) tests/gateway & $(COLLECT) --ignore tests/gateway; wait; }
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(PROCESSES) $(TESTS) || { test $$? -eq 1 || exit 1; \
 	  echo '== Repeating the failed tests alone; a test that passes now is flaky: find out why =='; \
 	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(TESTS); }
