@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -14,13 +15,13 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 """A bare method among the arguments is the start of a request line, as in `GET /v1/batches`."""
 
 _FLAGS = "0123456#:afgijkLlMnNOpqRsSvVZ"
-_IGNORED_SHORT_OPTIONS = "AbcCDEeFHKmoPQrTtUuwxYyz"
+_IGNORED_SHORT_OPTIONS = "AbcCDEeHKmoPQrtUuwxYyz"
 _IGNORED_LONG_OPTIONS = """
 abstract-unix-socket cacert capath cert ciphers config connect-timeout connect-to cookie cookie-jar
-crlfile dump-header etag-compare etag-save form form-string header hsts interface key limit-rate
+crlfile dump-header etag-compare etag-save header hsts interface key limit-rate
 max-redirs max-time netrc-file noproxy oauth output output-dir proxy proxy-header proxy-user referer
-resolve retry retry-delay retry-max-time stderr trace trace-ascii unix-socket upload-file user
-user-agent write-out
+resolve retry retry-delay retry-max-time stderr trace trace-ascii unix-socket user user-agent
+write-out
 """
 """Options whose value is skipped; the value of an unknown option may be taken for the address."""
 
@@ -79,6 +80,11 @@ def parse_curl(words: Sequence[str], read_data_file: Callable[[str], bytes]) -> 
     except argparse.ArgumentError as error:
         option, *_ = str(error.argument_name).split("/")
         raise InvalidRequestText(f"{option} needs a value") from None
+    if options.unsupported_body:
+        raise InvalidRequestText(
+            "a form (-F) or an uploaded file (-T) cannot be explained, because the legacy interface "
+            "accepts JSON only; give the body with -d"
+        )
     # Options that the parser does not know are left over too.
     addresses = [word for word in rest if not word.startswith("-")]
     # A request line may be pasted too: `GET /v1/batches`.
@@ -96,7 +102,7 @@ def parse_curl(words: Sequence[str], read_data_file: Callable[[str], bytes]) -> 
 
 def _build_parser(read_data_file: Callable[[str], bytes]) -> argparse.ArgumentParser:
     def read_data(value: str) -> bytes:
-        return read_data_file(value[1:]) if value.startswith("@") else value.encode()
+        return read_data_file(value[1:]) if value.startswith("@") else os.fsencode(value)
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-X", "--request", dest="method", default="")
@@ -107,12 +113,14 @@ def _build_parser(read_data_file: Callable[[str], bytes]) -> argparse.ArgumentPa
     parser.add_argument("--url-query", dest="query", type=_encode, action="append", default=[])
     for names, convert in (
         (["-d", *DATA_OPTIONS], read_data),
-        (["--data-urlencode"], lambda value: _encode(value).encode()),
+        (["--data-urlencode"], lambda value: os.fsencode(_encode(value))),
     ):
         # --data-raw takes a leading @ literally.
         for name in names:
-            reader = str.encode if name == "--data-raw" else convert
+            reader = os.fsencode if name == "--data-raw" else convert
             parser.add_argument(name, dest="data", type=reader, action="append", default=[])
+    forms_and_files = ("-F", "--form", "--form-string", "-T", "--upload-file")
+    parser.add_argument(*forms_and_files, dest="unsupported_body", action="append")
     for letter in _FLAGS:
         parser.add_argument(f"-{letter}", dest="ignored", action="store_true")
     for letter in _IGNORED_SHORT_OPTIONS:
@@ -138,7 +146,9 @@ def _split_command_line(words: Sequence[str]) -> list[str]:
 def _encode(value: str) -> str:
     # As curl does: of `name=content` only the content is encoded.
     name, equals, content = value.partition("=")
-    return f"{name}={quote(content)}" if equals and name else quote(content or name)
+    is_named = equals and name
+    encoded = quote(os.fsencode(content if is_named else content or name))
+    return f"{name}={encoded}" if is_named else encoded
 
 
 def _find_request_target(words: Sequence[str]) -> str:

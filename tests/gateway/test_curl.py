@@ -63,6 +63,13 @@ read_file = FILES.__getitem__
         ),
         (["curl", "-X", "delete", f"{LEGACY_URL}/R-1"], ("DELETE", "/v1/recipients/R-1", b"")),
         (["curl", "https://legacy.example/v2/x"], ("GET", "/v2/x", b"")),
+        # Arguments in Latin-1, as Python decodes them.
+        (["curl", LEGACY_URL, "-d", '{"a":"\udce9"}'], ("POST", "/v1/recipients", b'{"a":"\xe9"}')),
+        (["curl", LEGACY_URL, "--data-raw", "\udce9"], ("POST", "/v1/recipients", b"\xe9")),
+        (
+            ["curl", "-G", "--data-urlencode", "search=\udce9", LEGACY_URL],
+            ("GET", "/v1/recipients?search=%E9", b""),
+        ),
     ],
     ids=str,
 )
@@ -77,6 +84,10 @@ def test_curl_command_is_parsed(arguments: list[str], expected: tuple[str, str, 
         ([f"curl -H '{KEY_HEADER}"], "unclosed quote"),
         ([f"wget --header '{KEY_HEADER}'"], "no address was given"),
         (["curl", LEGACY_URL, "-d"], "-d needs a value"),
+        (["curl", LEGACY_URL, "-F", "type=never-shown"], r"a form \(-F\).* give the body with -d"),
+        (["curl", LEGACY_URL, "--form-string=a=never-shown"], "a form"),
+        (["curl", "-sTnever-shown", LEGACY_URL], r"an uploaded file \(-T\)"),
+        (["curl", "--upload-file", "never-shown", LEGACY_URL], "an uploaded file"),
     ],
     ids=str,
 )
