@@ -17,7 +17,7 @@ from mappings.failures import Problem, build_empty_field_problem, build_invalid_
 from mappings.field_types import validate_amount
 from mappings.ids import ID_PATTERN
 from mappings.lazy_sequences import iterate_field, map_rows, materialize_rows
-from mappings.matching import Entry, Payment
+from mappings.matching import Entry
 
 
 class SentPayment(msgspec.Struct, frozen=True):
@@ -78,7 +78,14 @@ def collect_sent_payments(
 # Validation
 
 
-def drop_unchanged_fields(change: SentPayment, payment: Payment | None) -> SentPayment:
+COMPARED_FIELDS = (
+    *("sourceAmount", "targetAmount", "targetCurrency", "memo"),
+    *("asked_side", "asked_amount", "asked_currency"),
+)
+"""The fields of a payment that ``drop_unchanged_fields`` reads."""
+
+
+def drop_unchanged_fields(change: SentPayment, payment: Mapping[str, JSON] | None) -> SentPayment:
     """Removes from a change the values that the payment has already.
 
     Clients read a payment, change one field and send the whole object back.
@@ -102,7 +109,7 @@ def drop_unchanged_fields(change: SentPayment, payment: Payment | None) -> SentP
     return structs.replace(change, body=body)
 
 
-def _is_unchanged_amount(side: str, body: Mapping[str, JSON], payment: Payment) -> bool:
+def _is_unchanged_amount(side: str, body: Mapping[str, JSON], payment: Mapping[str, JSON]) -> bool:
     """Whether an amount is the one that the service shows, and that was last requested."""
     amount = money.parse_amount(body.get(f"{side}Amount"))
     shown_amounts = [payment.get(f"{side}Amount")]

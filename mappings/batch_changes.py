@@ -27,6 +27,7 @@ from mappings.lazy_sequences import (
     filter_rows,
     map_rows,
     materialize_rows,
+    pack_fields,
 )
 from mappings.matching import Entry
 from mappings.payment_recipients import resolve_recipients
@@ -104,10 +105,12 @@ def _collect_changes(request: Request, batch: Batch) -> _Changes:
     if not (isinstance(named, LazySequence) or isinstance(removed, LazySequence)):
         ids = frozenset(str(payment.body.get("id")) for payment in chain(named, removed))
     refs = batch.map_payment_refs_by_id(ids) if ids is None or ids else {}
+    # The request may name the payments in any order.
+    read_payment = pack_fields(batch.payments if named else (), batch_bodies.COMPARED_FIELDS)
 
     def drop_unchanged_fields(change: SentPayment) -> SentPayment:
         ref = refs.get(str(change.body.get("id")))
-        return batch_bodies.drop_unchanged_fields(change, ref and batch.payments[ref.position])
+        return batch_bodies.drop_unchanged_fields(change, ref and read_payment(ref.position))
 
     changed = materialize_rows(map_rows(drop_unchanged_fields, named))
     return _Changes(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, starmap
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
@@ -239,6 +239,17 @@ def filter_rows(rows: Sequence[Any], predicate: Callable[[Any], bool]) -> Sequen
             return rows
         return SerializedSequence(row for row in rows if predicate(row))
     return [row for row in rows if predicate(row)]
+
+
+def pack_fields(rows: Sequence[Any], names: Sequence[str]) -> Callable[[int], Mapping[str, Any]]:
+    """Returns a function that reads these fields of the row at a position, in any order.
+
+    Reading a row of a lazy sequence would decode its whole slice.
+    """
+    if not isinstance(rows, LazySequence):
+        return rows.__getitem__
+    texts = [encode_plain_value([row.get(name) for name in names]) for row in rows]
+    return lambda position: dict(zip(names, loads_trusted(texts[position]), strict=True))
 
 
 def chain_rows(*sequences: Sequence[Any]) -> Sequence[Any]:

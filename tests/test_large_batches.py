@@ -7,12 +7,14 @@ import gc
 import json
 import re
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 from weakref import ref
 
@@ -27,6 +29,7 @@ from gateway.storage.tables import text_chunks
 from gateway.writes import reconciler
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
+from mappings import lazy_sequences
 from mappings.lazy_sequences import SerializedSequence
 from tests.bench import large_batch_bodies
 from tests.bench.large_batch_service import LargeBatchConnection
@@ -289,6 +292,29 @@ async def create_and_read(gateway: GatewayUnderTest) -> tuple[str, list[str]]:
     path = f"/v1/batches/{create_response.body['batch']['id']}"
     payments = (await gateway.request("GET", path)).body["batch"]["payments"]["payments"]
     return path, [entry["id"] for entry in payments]
+
+
+async def test_large_change_in_any_order_reads_each_slice_as_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if of a much larger batch, of which all slices are serialized.
+    monkeypatch.setattr(lazy_sequences, "UNSERIALIZED_BYTES", 0)
+    compute_slice, read_counts = SerializedSequence._compute_slice, Counter[str]()
+    async with (
+        open_service_of_large_batches() as (url, _bodies),
+        open_gateway(tmp_path, url) as gateway,
+    ):
+        path, ids = await create_and_read(gateway)
+        for order, ordered_ids in (("as shown", ids), ("shuffled", Random(1).sample(ids, COUNT))):
+
+            def count_and_compute(sequence: SerializedSequence, number: int) -> list[Any]:
+                read_counts[order] += 1  # noqa: B023 - called in this round only
+                return compute_slice(sequence, number)
+
+            monkeypatch.setattr(SerializedSequence, "_compute_slice", count_and_compute)
+            data = large_batch_bodies.build_updates(ordered_ids, "alike")
+            await request_successfully(gateway, "PATCH", path.removeprefix("/v1"), json.loads(data))
+    assert read_counts["shuffled"] < 2 * read_counts["as shown"]
 
 
 class GatedExecutor(ThreadPoolExecutor):
