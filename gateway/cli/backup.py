@@ -107,7 +107,7 @@ NOT_ERASED_NOTE = (
 
 
 @click.command()
-@click.argument("recipient", metavar="RECIPIENT_ID")
+@click.argument("recipient", metavar="RECIPIENT_ID", callback=options.require_utf8)
 @click.option("--key", "word", required=True, help="A key of the merchant, by name or prefix.")
 @options.yes_option
 @options.config_option

@@ -168,7 +168,7 @@ def _build_window_json(window: Brownout, now: datetime) -> dict[str, Any]:
 
 
 @brownout.command("off")
-@click.argument("brownout_id", required=False)
+@click.argument("brownout_id", required=False, callback=options.require_utf8)
 @options.config_option
 def cancel_brownouts(*, brownout_id: str | None, settings: Settings) -> None:
     """Switch off one brownout, or all that have not ended. Takes effect within a second."""

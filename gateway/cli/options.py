@@ -25,6 +25,15 @@ environment_option = click.option(
 )
 
 
+def require_utf8(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Any:
+    """Refuses an id that cannot be text in a database: Python decodes other bytes to surrogates."""
+    try:
+        (value or "").encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter("not UTF-8 text") from None
+    return value
+
+
 class FullHelpGroup(click.Group):
     """A group whose help shows each command's first sentence in full; click cuts it at 45
     characters.

@@ -28,7 +28,7 @@ UNKNOWN_ID = (
 
 
 @click.command()
-@click.argument("id_", metavar="ID")
+@click.argument("id_", metavar="ID", callback=options.require_utf8)
 @options.merchant_option
 @options.environment_option
 @options.json_option

@@ -294,6 +294,22 @@ def test_invalid_database_file_is_reported_with_advice(
     assert "payout-gateway restore" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["trace"], ["erase", "--key", "demo-sandbox", "--yes"], ["brownout", "off"]],
+    ids=" ".join,
+)
+def test_id_that_is_not_utf8_is_refused_in_one_line(
+    arguments: list[str], configured_folder: Path
+) -> None:
+    result = run_installed_command(*arguments, "R-\udcff", folder=configured_folder)
+    assert result.returncode == 2
+    assert re.fullmatch(
+        r"payout-gateway: Invalid value for '.*ID.*': not UTF-8 text; see `.* --help`\n",
+        result.stderr,
+    )
+
+
 @pytest.mark.parametrize("command_", ["operations", "check"])
 def test_write_error_on_output_is_reported_in_one_line(
     command_: str, configured_folder: Path
