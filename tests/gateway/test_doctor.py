@@ -316,7 +316,7 @@ async def test_expiring_gateway_certificate_is_reported(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     states = {}
     async with open_simulator() as simulator:
-        for days in (3, 60):
+        for days in (-1, 13, 60):
             certificate = authority.issue(f"for-{days}", lifetime=timedelta(days=days))
             files = {
                 "tls_certificate_file": str(certificate.certificate),
@@ -324,11 +324,13 @@ async def test_expiring_gateway_certificate_is_reported(tmp_path: Path) -> None:
             }
             findings = await examine(tmp_path, simulator.url, server=files)
             states[days] = require_finding(findings, "certificate for clients")
-    assert (states[3].state, states[60].state) == ("error", "warning")
-    assert "replace it" in states[3].advice
+    assert [states[days].state for days in (-1, 13, 60)] == ["error", "warning", "warning"]
+    assert "replace it" in states[-1].advice
+    assert "replace it" in states[13].advice
     assert (
-        format_verdict([states[3]]) == "NOT READY: 1 error. Clients refuse an expired certificate."
+        format_verdict([states[-1]]) == "NOT READY: 1 error. Clients refuse an expired certificate."
     )
+    assert format_verdict([states[13]]) == "READY: no errors; 1 warning."
     assert "intermediate" in states[60].advice
 
 

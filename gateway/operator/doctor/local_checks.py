@@ -12,7 +12,7 @@ from sqlalchemy import delete, insert
 from gateway.admission.limits import find_rate_limit_setting_problems
 from gateway.admission.limits.in_redis import probe_redis_eviction_policy
 from gateway.config.settings import ConfigurationError, Server, Settings
-from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding
+from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding, State
 from gateway.operator.interruptions import describe_window_scope, format_unfreeze_command
 from gateway.operator.preflight import check_settings_are_runnable
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE, is_restored
@@ -57,10 +57,11 @@ def check_tls_certificate_expiry(server: Server) -> Iterator[Finding]:
         return
     check_name, expires_at = "certificate for clients", chain[0].not_valid_after_utc
     description = f"expires at {expires_at:%Y-%m-%d %H:%M} UTC"
-    if expires_at < datetime.now(UTC) + EXPIRY_WARNING_PERIOD:
+    if (remaining := expires_at - datetime.now(UTC)) < EXPIRY_WARNING_PERIOD:
+        state: State = "warning" if remaining > timedelta() else "error"
         advice = "replace it; a running gateway loads the new one without a restart"
         consequence = "Clients refuse an expired certificate."
-        yield Finding(ALL_ENVIRONMENTS, check_name, "error", description, advice, consequence)
+        yield Finding(ALL_ENVIRONMENTS, check_name, state, description, advice, consequence)
     # Browsers fetch a missing intermediate certificate, but most HTTP libraries do not.
     elif len(chain) == 1 and chain[0].issuer != chain[0].subject:
         description += f"; {file} contains no intermediate certificate"
