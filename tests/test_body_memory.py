@@ -92,3 +92,12 @@ async def test_memory_of_many_small_entries_is_a_small_multiple_of_the_charge(
                 status, byte_count = await setup.measure(method, path.format(batch=batch), data)
                 assert status in (404, 406), (name, entry)
                 assert byte_count < 3.5 * CHARGED_BYTES, (method, name, entry, byte_count)
+
+
+async def test_memory_of_many_escapes_is_a_small_multiple_of_the_body(tmp_path: Path) -> None:
+    async with open_measured_gateway(tmp_path) as setup:
+        for escape in ("\\ud800", "\\u4e2d"):
+            data = f'{{"name":"{escape * (4 * MEGABYTE)}"}}'.encode()
+            status, byte_count = await setup.measure("POST", "/recipients", data)
+            assert status == 406
+            assert byte_count < 6 * len(data), (escape, byte_count / len(data))

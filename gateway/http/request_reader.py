@@ -181,7 +181,8 @@ async def decode_json_body(
         if len(text) + memory_bytes <= slot.max_bytes:
             slot.reserve_bytes(memory_bytes)
             if is_long:
-                return await run_in_thread(json_codec.loads, text, json_codec.LONG_LISTS)
+                lists = json_codec.LONG_LISTS
+                return await run_in_thread(json_codec.loads, text, lists, slot.max_bytes)
             return json_codec.loads(text)
     except json_codec.JsonError as unreadable:
         message = f"The body must be a JSON object: {unreadable}."

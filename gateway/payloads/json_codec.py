@@ -210,15 +210,16 @@ def loads(
     Also refused: objects with a duplicate key, ``NaN`` and ``Infinity``, lone surrogates, more than
     ``MAX_DEPTH`` levels or ``MAX_DIGITS`` digits. ``-0`` becomes 0. Long lists in the fields
     ``packed_lists`` become lazy sequences. ``max_memory_bytes`` bounds the memory of a text that
-    cannot be decoded in slices (``estimate_memory_bytes``).
+    cannot be decoded in slices: of its values, and of escapes, which simplejson holds as objects.
     """
     if packed_lists and len(data) > LARGE_BYTES:
         with suppress(NotSliceableError):  # the decoding of the whole text below reports the error
             return loads_in_slices(data, packed_lists)
-    if max_memory_bytes is not None and estimate_memory_bytes(data) > max_memory_bytes:
-        raise JsonError("too many values")
-    decoded = _decode_if_lossless(data)
-    if decoded is None:
+    if max_memory_bytes is not None and max_memory_bytes < (
+        estimate_memory_bytes(data) + VALUE_BYTES * data.count(b"\\u")
+    ):
+        raise JsonError("too many values or escapes")
+    if (decoded := _decode_if_lossless(data)) is None:
         reason, decoded = _decode_strictly(data)
         if reason:  # raised outside an except block, because a cause's text would hold the input
             raise JsonError(reason)
@@ -275,8 +276,7 @@ def _split_object(text: bytes) -> Mapping[str, msgspec.Raw]:
 
 
 def _count_whitespace(text: bytes) -> int:
-    data = bytes(text)
-    return sum(map(data.count, _WHITESPACE))
+    return sum(map(bytes(text).count, _WHITESPACE))
 
 
 def _iter_slices(text: bytes, depth: int) -> Iterator[tuple[int, set[type], bytes]]:
