@@ -205,11 +205,8 @@ def build_payment_add_outcome_rule(
             return Inconclusive(NO_PAYMENT_IDS_REASON)
         # Loaded after the summary: every payment in it comes from an add that is stored by then.
         unclaimed_payments = yield from load_other_adds()
-        new_payments = _drop_hidden_payments(
-            (row for row in extract_payments(summary) if row.get("id") not in known_ids),
-            list_hidden_entries(),
-            currency,
-        )
+        new_rows = (row for row in extract_payments(summary) if row.get("id") not in known_ids)
+        new_payments = _drop_hidden_payments(new_rows, list_hidden_entries(), currency)
         if find_all_payments(summary) is None or not all(map(has_recipient, new_payments)):
             return Inconclusive("the service does not show the recipients of the batch's payments")
         unclaimed = [row for row in new_payments if row.get("id") not in write.claimed_ids]
@@ -331,32 +328,17 @@ def build_batch_edit_outcome_rule(
         # Keyed by the service's ids, because a batch that was a draft has payments with other ids.
         old_by_id = {str(row["upstream"]): row for row in payments if row.get("upstream")}
         shown_by_id = {str(row.get("id")): row for row in extract_payments(summary)}
-        changes, upstream_ids = build_changes(), {row["id"]: row["upstream"] for row in payments}
+        upstream_ids = {row["id"]: row["upstream"] for row in payments}
         evidence = [str(upstream_ids.get(id_)) not in shown_by_id for id_ in removed_ids]
-        # A payment that had the new amount before the edit proves nothing.
-        evidence += [
-            id_ in shown_by_id and _has_amount_of_change(body, shown_by_id[id_], currency)
-            for id_, row in old_by_id.items()
-            if (body := changes.get(row["id"])) is not None
-            and not _has_amount_of_change(body, row, currency)
-        ]
-        new_rows = _drop_hidden_payments(
-            (
-                row
-                for id_, row in shown_by_id.items()
-                if id_ not in old_by_id and id_ not in write.claimed_ids
-            ),
-            list_hidden_entries(),
-            currency,
-        )
+        evidence += _list_change_evidence(build_changes(), old_by_id, shown_by_id, currency)
+        new_ids = shown_by_id.keys() - old_by_id.keys() - write.claimed_ids
+        new_rows = [row for id_, row in shown_by_id.items() if id_ in new_ids]
+        new_rows = _drop_hidden_payments(new_rows, list_hidden_entries(), currency)
         if additions and not all(map(has_recipient, new_rows)):
             return Inconclusive("the service does not show the recipients of the batch's payments")
         new_payments = ShownPayments(new_rows, currency)
         signed_adds = (yield from load_signed_adds()) if additions and load_signed_adds else ()
         signed_rows = [*filter(None, map(new_payments.take_added, signed_adds))]
-        is_ambiguous = any(
-            is_possible_payment(body, row, currency) for row in signed_rows for body in additions
-        )
         other_rows = new_payments.remaining
         # Taken: of equal additions each needs a payment of its own.
         evidence += [new_payments.take(body, is_same_payment) is not None for body in additions]
@@ -369,7 +351,7 @@ def build_batch_edit_outcome_rule(
             return Confirmed({"object": "updated"})
         if any(evidence):
             return Inconclusive("only some of the changes can be seen")
-        if is_ambiguous:
+        if any(is_possible_payment(a, row, currency) for row in signed_rows for a in additions):
             return Inconclusive(OTHER_ADD_REASON)
         # As of an add: a new payment to the recipient may be one that was edited since.
         payee_ids = {extract_payee_id(body) for body in additions}
@@ -378,6 +360,22 @@ def build_batch_edit_outcome_rule(
         return Absent(is_old_state_shown=bool(evidence))
 
     return read_outcome
+
+
+def _list_change_evidence(
+    changes: Mapping[str, JSONObject],
+    old_by_id: Mapping[str, JSONObject],
+    shown_by_id: Mapping[str, JSONObject],
+    currency: JSON,
+) -> list[bool]:
+    """Returns for each change of an amount whether the service shows it."""
+    return [
+        id_ in shown_by_id and _has_amount_of_change(body, shown_by_id[id_], currency)
+        for id_, row in old_by_id.items()
+        if (body := changes.get(row["id"])) is not None
+        # A payment that had the new amount before the edit proves nothing.
+        and not _has_amount_of_change(body, row, currency)
+    ]
 
 
 def _has_amount_of_change(body: JSONObject, payment: JSONObject, currency: JSON) -> bool:
