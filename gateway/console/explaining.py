@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from aiohttp import web
 
 from gateway.config.settings import Settings
-from gateway.console.pages import Page
+from gateway.console.pages import Pages
 from gateway.docgen.curl import CurlRequest, InvalidRequestText, parse_curl
 from gateway.docgen.explain import Explanation, FieldOrigin, explain_request, format_value
 
@@ -29,20 +29,22 @@ curl -X POST /v1/recipients -d '{
     "accounts": {"bank": {"country": "US", "accountNum": "1234567", "routing": "021000021"}}}}'"""
 
 
-class ExplainPage(Page):
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
-        return self._pages.render_page(request, "explain", text=EXAMPLE, sides=None, why="")
+async def show_explain_form(pages: Pages, request: web.Request) -> web.StreamResponse:
+    return pages.render_page(request, "explain", text=EXAMPLE, sides=None, why="")
 
-    async def explain(self, request: web.Request, fields: Mapping[str, str]) -> web.StreamResponse:
-        text, sides, error = fields.get("request", ""), None, ""
-        try:
-            # In a thread: a long request takes a while and must not delay payments.
-            sides = await asyncio.to_thread(_explain_text, self._dependencies.settings, text)
-        except InvalidRequestText as invalid:
-            error = str(invalid)
-        return self._pages.render_page(
-            request, "explain", 422 if error else 200, text=text, sides=sides, why=error
-        )
+
+async def explain_request_text(
+    pages: Pages, request: web.Request, fields: Mapping[str, str]
+) -> web.StreamResponse:
+    text, sides, error = fields.get("request", ""), None, ""
+    try:
+        # In a thread: a long request takes a while and must not delay payments.
+        sides = await asyncio.to_thread(_explain_text, pages.dependencies.settings, text)
+    except InvalidRequestText as invalid:
+        error = str(invalid)
+    return pages.render_page(
+        request, "explain", 422 if error else 200, text=text, sides=sides, why=error
+    )
 
 
 def _explain_text(settings: Settings, text: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections import Counter
 
 from aiohttp import web
 
-from gateway.console.pages import Page
+from gateway.console.pages import Pages
 from gateway.operator.in_doubt_writes import advise_to_wait, load_in_doubt_writes
 from gateway.operator.readiness import load_cutover_readiness
 from gateway.operator.usage import NEAR_LIMIT_RATIO
@@ -17,50 +17,44 @@ MAX_WRITES = 100
 """Rows of each list; the commands list all."""
 
 
-class LimitsPage(Page):
+async def show_limits(pages: Pages, request: web.Request) -> web.StreamResponse:
     """Lists the current use of each key's rate limit."""
-
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
-        uses = await self._dependencies.load_limit_usage()
-        return self._pages.render_page(
-            request,
-            "limits",
-            uses=uses[:MAX_KEYS],
-            more=len(uses) - MAX_KEYS,
-            fault=await self._dependencies.limits.find_limiter_problem(),
-            is_known=all(use.used is not None for use in uses),
-            levels=Counter(use.level for use in uses),
-            near=int(NEAR_LIMIT_RATIO * 100),
-        )
+    uses = await pages.dependencies.load_limit_usage()
+    return pages.render_page(
+        request,
+        "limits",
+        uses=uses[:MAX_KEYS],
+        more=len(uses) - MAX_KEYS,
+        fault=await pages.dependencies.limits.find_limiter_problem(),
+        is_known=all(use.used is not None for use in uses),
+        levels=Counter(use.level for use in uses),
+        near=int(NEAR_LIMIT_RATIO * 100),
+    )
 
 
-class WritesPage(Page):
+async def show_writes(pages: Pages, request: web.Request) -> web.StreamResponse:
     """Lists in-doubt writes and superseded batches, each with the action to take."""
-
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
-        writes = await load_in_doubt_writes(self._store)
-        if writes:
-            writes = advise_to_wait(writes, await self._health.find_problems())
-        batches = await list_superseded_batches(self._store)
-        return self._pages.render_page(
-            request,
-            "writes",
-            writes=writes[:MAX_WRITES],
-            batches=batches[:MAX_WRITES],
-            # Of all rows, not only of those that are shown.
-            counts={"writes": len(writes), "batches": len(batches)},
-        )
+    writes = await load_in_doubt_writes(pages.store)
+    if writes:
+        writes = advise_to_wait(writes, await pages.health.find_problems())
+    batches = await list_superseded_batches(pages.store)
+    return pages.render_page(
+        request,
+        "writes",
+        writes=writes[:MAX_WRITES],
+        batches=batches[:MAX_WRITES],
+        # Of all rows, not only of those that are shown.
+        counts={"writes": len(writes), "batches": len(batches)},
+    )
 
 
-class ComparisonsPage(Page):
+async def show_comparisons(pages: Pages, request: web.Request) -> web.StreamResponse:
     """Lists the compared keys, each with its differences."""
-
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
-        standings = await load_cutover_readiness(self._store)
-        # Keys that need attention come first.
-        standings.sort(
-            key=lambda each: (each.is_ready, -each.open_difference_count, each.owner, each.key)
-        )
-        return self._pages.render_page(
-            request, "comparisons", standings=standings[:MAX_KEYS], more=len(standings) - MAX_KEYS
-        )
+    standings = await load_cutover_readiness(pages.store)
+    # Keys that need attention come first.
+    standings.sort(
+        key=lambda each: (each.is_ready, -each.open_difference_count, each.owner, each.key)
+    )
+    return pages.render_page(
+        request, "comparisons", standings=standings[:MAX_KEYS], more=len(standings) - MAX_KEYS
+    )

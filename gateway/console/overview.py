@@ -7,8 +7,7 @@ from datetime import timedelta
 from aiohttp import web
 
 from gateway.console.alerts import format_check_name, load_alerts
-from gateway.console.migration import compute_sunset_progress
-from gateway.console.pages import Page
+from gateway.console.pages import Pages
 from gateway.console.traffic import (
     DEFAULT_HOURS,
     find_last_failure,
@@ -29,39 +28,36 @@ USAGE_PERIOD = timedelta(days=6)
 """Together with today, seven days."""
 
 
-class OverviewPage(Page):
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
-        store = self._store
-        faults = await self._health.find_problems()
-        limited = [use for use in await self._dependencies.load_limit_usage() if use.level != "ok"]
-        gauges = await load_state_gauges(store)
-        chart, _ = await load_traffic_chart(store, DEFAULT_HOURS)
-        since = compute_span_start(store.clock() - FIGURES_PERIOD, HOUR)
-        # In this order: the day shows at least what the last minutes do.
-        recent_by_merchant = await load_recent_traffic(store)
-        day = await load_request_counts(store, HOUR, since, has_durations=True)
-        week = await load_usage(store, (store.clock() - USAGE_PERIOD).date())
-        return self._pages.render_page(
-            request,
-            "overview",
-            faults={format_check_name(name): fault for name, fault in faults.items()},
-            matters=await load_alerts(
-                self._dependencies,
-                faults,
-                gauges,
-                recent_by_merchant,
-                limited,
-                last_failure_at=await find_last_failure(store),
-            ),
-            chart=chart,
-            day=sum_request_counts(day.values()),
-            recent=sum_request_counts(recent_by_merchant.values()),
-            figures=gauges,
-            near=len(limited),
-            # Requests without a known key are one row, which is not a key.
-            left=sum(bool(usage.key) for usage in week),
-            keys=sum(gauges.keys.values()),
-            progress=compute_sunset_progress(
-                self._dependencies.settings.deprecation, store.clock().date()
-            ),
-        )
+async def show_overview(pages: Pages, request: web.Request) -> web.StreamResponse:
+    store = pages.store
+    faults = await pages.health.find_problems()
+    limited = [use for use in await pages.dependencies.load_limit_usage() if use.level != "ok"]
+    gauges = await load_state_gauges(store)
+    chart, _ = await load_traffic_chart(store, DEFAULT_HOURS)
+    since = compute_span_start(store.clock() - FIGURES_PERIOD, HOUR)
+    # In this order: the day shows at least what the last minutes do.
+    recent_by_merchant = await load_recent_traffic(store)
+    day = await load_request_counts(store, HOUR, since, has_durations=True)
+    week = await load_usage(store, (store.clock() - USAGE_PERIOD).date())
+    return pages.render_page(
+        request,
+        "overview",
+        faults={format_check_name(name): fault for name, fault in faults.items()},
+        matters=await load_alerts(
+            pages.dependencies,
+            faults,
+            gauges,
+            recent_by_merchant,
+            limited,
+            last_failure_at=await find_last_failure(store),
+        ),
+        chart=chart,
+        day=sum_request_counts(day.values()),
+        recent=sum_request_counts(recent_by_merchant.values()),
+        figures=gauges,
+        near=len(limited),
+        # Requests without a known key are one row, which is not a key.
+        left=sum(bool(usage.key) for usage in week),
+        keys=sum(gauges.keys.values()),
+        sunset=pages.dependencies.settings.deprecation.sunset_date,
+    )

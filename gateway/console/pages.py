@@ -16,14 +16,16 @@ from markupsafe import Markup, escape
 
 from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.console.alerts import HealthChecks
-from gateway.console.dependencies import ConsoleDependencies
+from gateway.console.dependencies import ConsoleDependencies, WorkerList
+from gateway.observability.recent_requests import RecentRequest, list_recent_requests
 from gateway.operator import ActionRefused
 from gateway.storage import StoreUnavailable
 from gateway.storage.audit_log import describe_scope
 from gateway.upstream.http_connection import USER_AGENT
 
-View = Callable[[web.Request], Awaitable[web.StreamResponse]]
-FormView = Callable[[web.Request, Mapping[str, str]], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+View = Callable[["Pages", web.Request], Awaitable[web.StreamResponse]]
+FormView = Callable[["Pages", web.Request, Mapping[str, str]], Awaitable[web.StreamResponse]]
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -62,10 +64,14 @@ MENU = (
 
 
 class Pages:
-    """Renders pages, and wraps views with the handling of errors and forms."""
+    """What the views share: they are functions of it and a request. Also handles errors and forms."""
 
     def __init__(self, dependencies: ConsoleDependencies) -> None:
-        self.dependencies = dependencies
+        self.dependencies, self.store = dependencies, dependencies.store
+        self.health = HealthChecks(dependencies)
+        self.recent_requests = WorkerList(
+            dependencies, "/requests/own", list_recent_requests, RecentRequest
+        )
         self._templates = Environment(
             loader=PackageLoader("gateway.console"),
             autoescape=True,
@@ -80,7 +86,7 @@ class Pages:
             "ms": format_milliseconds,
             "share": format_percentage,
             "moment": lambda at: f"{at:%Y-%m-%d %H:%M}" if at else "\N{EN DASH}",
-            "ago": lambda at: format_age(dependencies.store.clock() - at) if at else "never",
+            "ago": lambda at: format_age(self.store.clock() - at) if at else "never",
             "scope": describe_scope,
             "wrappable": make_name_wrappable,
         }
@@ -95,7 +101,7 @@ class Pages:
     ) -> web.Response:
         text = self._templates.get_template(f"{template}.html.j2").render(
             path=request.path,
-            now=self.dependencies.store.clock(),
+            now=self.store.clock(),
             **values,
         )
         # Not even in the browser's cache, where pages would remain.
@@ -116,12 +122,12 @@ class Pages:
         text = "The console has no page at this address."
         return self.render_message(request, 404, "No such page", text, ("/", "Open the overview"))
 
-    def wrap_view(self, view: View) -> View:
+    def wrap_view(self, view: View) -> Handler:
         """Wraps a view: if an action is refused or the database unavailable, a page says so."""
 
         async def handle_request(request: web.Request) -> web.StreamResponse:
             try:
-                return await view(request)
+                return await view(self, request)
             # Only on the page for traffic control.
             except ActionRefused as refused:
                 text, link = str(refused), ("/switches", "Back to traffic control")
@@ -133,15 +139,15 @@ class Pages:
 
         return handle_request
 
-    def wrap_form_view(self, view: FormView) -> View:
+    def wrap_form_view(self, view: FormView) -> Handler:
         """Wraps a view that handles a submitted form: checks that this console's page sent it."""
 
-        async def handle_form(request: web.Request) -> web.StreamResponse:
+        async def handle_form(_pages: Pages, request: web.Request) -> web.StreamResponse:
             if problem := _find_form_problem(request):
                 link = request.path, "Open the page"
                 return self.render_message(request, 403, "Nothing was done", problem, link)
             fields = {name: str(value) for name, value in (await request.post()).items()}
-            return await view(request, fields)
+            return await view(self, request, fields)
 
         return self.wrap_view(handle_form)
 
@@ -152,16 +158,6 @@ class Pages:
         if self.dependencies.has_parent:
             address = request.headers.get(CLIENT_ADDRESS_HEADER)
         return address or "unknown"
-
-
-class Page:
-    """Base of the pages: subclasses are views. ``health`` is shared, because it caches."""
-
-    def __init__(self, pages: Pages, health: HealthChecks) -> None:
-        self._dependencies = pages.dependencies
-        self._store = pages.dependencies.store
-        self._pages = pages
-        self._health = health
 
 
 def build_requests_url(**filters: str | int) -> str:

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from functools import cached_property
 
 from aiohttp import web
 
 from gateway.auth.key_rows import load_listed_keys
-from gateway.console.dependencies import WorkerList
-from gateway.console.pages import Page, build_requests_url, redirect_see_other
+from gateway.console.pages import Pages, build_requests_url, redirect_see_other
 from gateway.observability.recent_requests import (
     MAX_REQUESTS,
     SEPARATOR,
     RecentRequest,
-    list_recent_requests,
 )
 from gateway.operator.object_trace import find_object_tenants, format_trace, trace_object
 
@@ -33,55 +30,50 @@ MAX_GROUPS = 30
 MAX_FILTER_CHOICES = 200
 
 
-class RequestsPage(Page):
-    @cached_property
-    def worker_list(self) -> WorkerList[RecentRequest]:
-        load_own = list_recent_requests
-        return WorkerList(self._dependencies, "/requests/own", load_own, RecentRequest)
+async def show_requests(pages: Pages, request: web.Request) -> web.StreamResponse:
+    # An empty field of the form filters by nothing.
+    filters = {name: request.query[name] for name in FILTERS if request.query.get(name)}
+    requests = await _load_requests(pages)
+    matching = [each for each in requests if _matches_filters(each, filters)]
+    row_count = ROW_CHOICES["rows" in request.query]
+    return pages.render_page(
+        request,
+        "requests",
+        requests=matching[:row_count],
+        found=len(matching),
+        more=build_requests_url(**filters, rows=ROW_CHOICES[-1]),
+        groups=_group_errors(matching)[:MAX_GROUPS],
+        choices={name: _list_choices(requests, name) for name in FILTERS},
+        filters=filters,
+        since=_parse_time(requests[-1].at) if requests else None,
+        kept=MAX_REQUESTS,
+        moment_of=_parse_time,
+    )
 
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
-        # An empty field of the form filters by nothing.
-        filters = {name: request.query[name] for name in FILTERS if request.query.get(name)}
-        requests = await self._load_requests()
-        matching = [each for each in requests if _matches_filters(each, filters)]
-        row_count = ROW_CHOICES["rows" in request.query]
-        return self._pages.render_page(
-            request,
-            "requests",
-            requests=matching[:row_count],
-            found=len(matching),
-            more=build_requests_url(**filters, rows=ROW_CHOICES[-1]),
-            groups=_group_errors(matching)[:MAX_GROUPS],
-            choices={name: _list_choices(requests, name) for name in FILTERS},
-            filters=filters,
-            since=_parse_time(requests[-1].at) if requests else None,
-            kept=MAX_REQUESTS,
-            moment_of=_parse_time,
-        )
 
-    async def trace(self, request: web.Request) -> web.StreamResponse:
-        """Shows everything known about an id, or the requests of a key."""
-        id_, store = request.query.get("id", "").strip(), self._store
-        if any(key.name == id_ for key in await load_listed_keys(store)):
-            return redirect_see_other(build_requests_url(key=id_))
-        tenants = await find_object_tenants(store, id_) if id_ else []
-        requests = [each for each in await self._load_requests() if each.request_id == id_]
-        return self._pages.render_page(
-            request,
-            "trace",
-            200 if tenants or requests else 404,
-            id=id_,
-            requests=requests,
-            traces=[
-                "\n".join(format_trace(await trace_object(store, tenant, id_)))
-                for tenant in tenants
-            ],
-            moment_of=_parse_time,
-        )
+async def show_trace(pages: Pages, request: web.Request) -> web.StreamResponse:
+    """Shows everything known about an id, or the requests of a key."""
+    id_, store = request.query.get("id", "").strip(), pages.store
+    if any(key.name == id_ for key in await load_listed_keys(store)):
+        return redirect_see_other(build_requests_url(key=id_))
+    tenants = await find_object_tenants(store, id_) if id_ else []
+    requests = [each for each in await _load_requests(pages) if each.request_id == id_]
+    return pages.render_page(
+        request,
+        "trace",
+        200 if tenants or requests else 404,
+        id=id_,
+        requests=requests,
+        traces=[
+            "\n".join(format_trace(await trace_object(store, tenant, id_))) for tenant in tenants
+        ],
+        moment_of=_parse_time,
+    )
 
-    async def _load_requests(self) -> list[RecentRequest]:
-        """Loads the requests of all workers, the newest first."""
-        return sorted(await self.worker_list.load(), key=lambda each: -each.at)
+
+async def _load_requests(pages: Pages) -> list[RecentRequest]:
+    """Loads the requests of all workers, the newest first."""
+    return sorted(await pages.recent_requests.load(), key=lambda each: -each.at)
 
 
 def _matches_filters(request: RecentRequest, filters: Mapping[str, str]) -> bool:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from aiohttp import web
 
-from gateway.console.pages import Page, build_requests_url
+from gateway.console.pages import Pages, build_requests_url
 from gateway.observability.recent_requests import UNAUTHENTICATED, UNMATCHED_ROUTE
 from gateway.storage import Store
 from gateway.storage.request_counts import (
@@ -29,34 +28,14 @@ AXIS_STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
 """Upper ends of an axis; half of each is a short number too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A stacked bar: values by kind, which is a CSS class."""
-
-    label: str
-    values: Mapping[str, int]
-
-    @property
-    def total(self) -> int:
-        return sum(self.values.values())
-
-
-@dataclass(frozen=True, slots=True)
-class BarChart:
-    """A chart of at least one bar. ``labels`` are evenly spaced below."""
+class BarChart(NamedTuple):
+    """A chart of at least one bar: its label and counts. ``labels`` are evenly spaced below."""
 
     title: str
-    bars: Sequence[Bar]
+    bars: Sequence[tuple[str, RequestCounts]]
     labels: Sequence[str]
-
-    @property
-    def highest_bar(self) -> Bar:
-        return max(self.bars, key=lambda bar: bar.total)
-
-    @property
-    def top(self) -> float:
-        """The upper end of the axis."""
-        return round_up_axis(self.highest_bar.total)
+    top: float
+    """The upper end of the axis."""
 
 
 def round_up_axis(value: float) -> float:
@@ -66,17 +45,6 @@ def round_up_axis(value: float) -> float:
     power = 10.0 ** math.floor(math.log10(value))
     # The tolerance is for rounding errors.
     return next(step * power for step in AXIS_STEPS if value <= step * power * (1 + 1e-9))
-
-
-def list_time_span_starts(since: datetime, until: datetime, size: timedelta) -> list[datetime]:
-    """Returns the starts of all spans from ``since`` to before ``until``."""
-    return [since + number * size for number in range(math.ceil((until - since) / size))]
-
-
-def format_axis_time_labels(moments: Sequence[datetime]) -> list[str]:
-    """Formats a few of the moments, evenly spaced from the first."""
-    step = max(1, math.ceil(len(moments) / MAX_LABELS))
-    return [f"{moment:%H:%M}" for moment in moments[::step]]
 
 
 DEFAULT_HOURS = 1
@@ -105,24 +73,24 @@ async def load_traffic_chart(
 ) -> tuple[BarChart, RequestCounts]:
     """Loads the chart of the last hours and their total; raises StoreUnavailable."""
     bar_size, now = BAR_SIZE_BY_HOURS[hours], store.clock()
-    since, until = _compute_period(now, hours)
+    since = _compute_period_start(now, hours)
     traffic_by_start = await load_request_counts(
         store, _find_span(hours), since, "began_at", required_values=filters, has_durations=True
     )
-    starts = list_time_span_starts(since, until, bar_size)
+    starts = [since + number * bar_size for number in range(timedelta(hours=hours) // bar_size)]
     counts = [RequestCounts() for _ in starts]
     for (began_at,), traffic in traffic_by_start.items():
         # Requests counted since the period was computed belong to the last bar.
         counts[min(int((began_at - since) / bar_size), len(counts) - 1)].add(traffic)
-    bars = [
-        Bar(
-            f"{start:%H:%M}\N{EN DASH}{start + bar_size:%H:%M}",
-            {"answered": each.successful, "refused": each.refused, "failed": each.failed},
-        )
-        for start, each in zip(starts, counts, strict=True)
-    ]
-    title = f"Requests per {bar_size // MINUTE} min"
-    chart = BarChart(title, bars, format_axis_time_labels(starts))
+    names = [f"{start:%H:%M}\N{EN DASH}{start + bar_size:%H:%M}" for start in starts]
+    # A few of the times, evenly spaced from the first.
+    labels = [f"{start:%H:%M}" for start in starts[:: math.ceil(len(starts) / MAX_LABELS)]]
+    chart = BarChart(
+        f"Requests per {bar_size // MINUTE} min",
+        [*zip(names, counts, strict=True)],
+        labels,
+        round_up_axis(max(each.requests for each in counts)),
+    )
     return chart, sum_request_counts(counts)
 
 
@@ -131,12 +99,11 @@ def _find_span(hours: int) -> timedelta:
     return HOUR if BAR_SIZE_BY_HOURS[hours] >= HOUR else MINUTE
 
 
-def _compute_period(now: datetime, hours: int) -> tuple[datetime, datetime]:
-    """Returns the period to plot: whole bars, the last of which contains now."""
+def _compute_period_start(now: datetime, hours: int) -> datetime:
+    """Returns the start of the period to plot: whole bars, the last of which contains now."""
     bar_size = BAR_SIZE_BY_HOURS[hours]
     # Aligned to the clock, so that a bar does not change its span with every refresh.
-    until = compute_span_start(now, bar_size) + bar_size
-    return until - timedelta(hours=hours), until
+    return compute_span_start(now, bar_size) + bar_size - timedelta(hours=hours)
 
 
 async def load_recent_traffic(store: Store) -> dict[str, RequestCounts]:
@@ -163,35 +130,32 @@ async def find_last_failure(store: Store) -> datetime | None:
     return failed_at if has_requests_since and now - failed_at >= 2 * MINUTE else None
 
 
-class TrafficPage(Page):
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
-        view = _parse_view(request.query)
-        hours = int(view["hours"])
-        filters = {name: view[name] for name in FILTERS if name in view}
-        chart, total = await load_traffic_chart(self._store, hours, filters)
-        since, _ = _compute_period(self._store.clock(), hours)
-        counts = await load_request_counts(
-            self._store,
-            _find_span(hours),
-            since,
-            *GROUPINGS[view["by"]],
-            required_values=filters,
-            has_durations=True,
-        )
-        return self._pages.render_page(
-            request,
-            "traffic",
-            view=view,
-            hour_choices=[
-                (f"{hours} h", view | {"hours": str(hours)}) for hours in BAR_SIZE_BY_HOURS
-            ],
-            groupings=[(f"by {name}", view | {"by": name}) for name in GROUPINGS],
-            filters=filters,
-            everything={name: view[name] for name in view if name not in FILTERS},
-            chart=chart,
-            total=total,
-            rows=_build_rows(counts, view),
-        )
+async def show_traffic(pages: Pages, request: web.Request) -> web.StreamResponse:
+    view = _parse_view(request.query)
+    hours = int(view["hours"])
+    filters = {name: view[name] for name in FILTERS if name in view}
+    chart, total = await load_traffic_chart(pages.store, hours, filters)
+    since = _compute_period_start(pages.store.clock(), hours)
+    counts = await load_request_counts(
+        pages.store,
+        _find_span(hours),
+        since,
+        *GROUPINGS[view["by"]],
+        required_values=filters,
+        has_durations=True,
+    )
+    return pages.render_page(
+        request,
+        "traffic",
+        view=view,
+        hour_choices=[(f"{hours} h", view | {"hours": str(hours)}) for hours in BAR_SIZE_BY_HOURS],
+        groupings=[(f"by {name}", view | {"by": name}) for name in GROUPINGS],
+        filters=filters,
+        everything={name: view[name] for name in view if name not in FILTERS},
+        chart=chart,
+        total=total,
+        rows=_build_rows(counts, view),
+    )
 
 
 def _parse_view(query: Mapping[str, str]) -> dict[str, str]:

@@ -6,16 +6,16 @@ In an emergency, writes can be frozen here. Brownouts and modes are planned, and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import NamedTuple
 
 import structlog
 from aiohttp import web
 
 from gateway.auth.key_rows import load_listed_keys
-from gateway.console.pages import Page, redirect_see_other
+from gateway.console.pages import Pages, redirect_see_other
 from gateway.operator import ActionRefused
 from gateway.operator.interruptions import (
+    USAGE_PERIOD,
     describe_window_scope,
     describe_window_state,
     resolve_freeze_scope,
@@ -37,8 +37,6 @@ log = structlog.get_logger()
 MAX_AUDIT_ENTRIES = 100
 MAX_BROWNOUTS = 20
 MAX_AFFECTED = 50
-
-USAGE_PERIOD = timedelta(days=7)
 
 ENVIRONMENTS = ("live", "sandbox")
 
@@ -82,56 +80,57 @@ class Change(NamedTuple):
         return f"{verb} of {describe_scope(self.scope)}"
 
 
-class TrafficControlPage(Page):
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
-        store, now = self._store, self._store.clock()
-        keys = [key for key in await load_listed_keys(store) if key.revoked_at is None]
-        brownouts = [
-            (brownout, describe_window_state(brownout, now), describe_window_scope(brownout))
-            # The newest come first, because the list is cut off.
-            for brownout in reversed(await list_brownouts(store))
-        ]
-        audit_entries = (await list_audit_events(store))[::-1]
-        return self._pages.render_page(
-            request,
-            "switches",
-            # Only whether it is a known name: no text of the page may come from a link.
-            done=request.query.get("done") in EFFECTS,
-            merchants=sorted({key.merchant for key in keys}),
-            environments=ENVIRONMENTS,
-            brownouts=brownouts[:MAX_BROWNOUTS],
-            frozen=await list_freezes(store),
-            switched=await load_switch_status(store),
-            acts=audit_entries[:MAX_AUDIT_ENTRIES],
-            older_acts=max(len(audit_entries) - MAX_AUDIT_ENTRIES, 0),
-        )
+async def show_traffic_control(pages: Pages, request: web.Request) -> web.StreamResponse:
+    store, now = pages.store, pages.store.clock()
+    keys = [key for key in await load_listed_keys(store) if key.revoked_at is None]
+    brownouts = [
+        (brownout, describe_window_state(brownout, now), describe_window_scope(brownout))
+        # The newest come first, because the list is cut off.
+        for brownout in reversed(await list_brownouts(store))
+    ]
+    audit_entries = (await list_audit_events(store))[::-1]
+    return pages.render_page(
+        request,
+        "switches",
+        # Only whether it is a known name: no text of the page may come from a link.
+        done=request.query.get("done") in EFFECTS,
+        merchants=sorted({key.merchant for key in keys}),
+        environments=ENVIRONMENTS,
+        brownouts=brownouts[:MAX_BROWNOUTS],
+        frozen=await list_freezes(store),
+        switched=await load_switch_status(store),
+        acts=audit_entries[:MAX_AUDIT_ENTRIES],
+        older_acts=max(len(audit_entries) - MAX_AUDIT_ENTRIES, 0),
+    )
 
-    async def confirm(self, request: web.Request) -> web.StreamResponse:
-        """Shows the effect of an action and asks for confirmation; changes nothing."""
-        change = await _parse_change(self._store, request.query)
-        return self._pages.render_page(
-            request,
-            "confirm",
-            change=change,
-            effects=EFFECTS[change.action],
-            rows=await _load_affected_key_rows(self._store, change.scope),
-            fields={name: request.query[name] for name in FIELDS},
-            max_rows=MAX_AFFECTED,
-        )
 
-    async def execute(self, request: web.Request, fields: Fields) -> web.StreamResponse:
-        client_address = self._pages.find_client_address(request)
-        change = await _parse_change(self._store, fields)
-        # Operators share one token, so the audit log can only name the address.
-        with attribute_events_to_operator(f"console, from {client_address}"):
-            apply = freeze_writes if change.action == FREEZE else unfreeze_writes
-            is_changed = await apply(self._store, change.scope)
-        # Another operator may have done the same meanwhile.
-        if not is_changed:
-            raise ActionRefused("Nothing changed: it is so already.")
-        # A warning, because it changes what clients get; the audit log has it too.
-        log.warning("console_change", change=change.title, **{"client.address": client_address})
-        return redirect_see_other(f"/switches?done={fields['do']}")
+async def confirm_change(pages: Pages, request: web.Request) -> web.StreamResponse:
+    """Shows the effect of an action and asks for confirmation; changes nothing."""
+    change = await _parse_change(pages.store, request.query)
+    return pages.render_page(
+        request,
+        "confirm",
+        change=change,
+        effects=EFFECTS[change.action],
+        rows=await _load_affected_key_rows(pages.store, change.scope),
+        fields={name: request.query[name] for name in FIELDS},
+        max_rows=MAX_AFFECTED,
+    )
+
+
+async def execute_change(pages: Pages, request: web.Request, fields: Fields) -> web.StreamResponse:
+    client_address = pages.find_client_address(request)
+    change = await _parse_change(pages.store, fields)
+    # Operators share one token, so the audit log can only name the address.
+    with attribute_events_to_operator(f"console, from {client_address}"):
+        apply = freeze_writes if change.action == FREEZE else unfreeze_writes
+        is_changed = await apply(pages.store, change.scope)
+    # Another operator may have done the same meanwhile.
+    if not is_changed:
+        raise ActionRefused("Nothing changed: it is so already.")
+    # A warning, because it changes what clients get; the audit log has it too.
+    log.warning("console_change", change=change.title, **{"client.address": client_address})
+    return redirect_see_other(f"/switches?done={fields['do']}")
 
 
 async def _parse_change(store: Store, fields: Fields) -> Change:
