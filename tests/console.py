@@ -120,8 +120,7 @@ async def open_console(
     simulator = await start_simulator(
         service=Service(seed=1, options=ServiceOptions(inferred=False)), legacy_port=0
     )
-    assert simulator.legacy
-    environment = {"base_url": simulator.url, "legacy_base_url": simulator.legacy.url}
+    environment = {"base_url": simulator.url, "legacy_base_url": simulator.legacy_url}
     all_sections = {"environments": {KEY["environment"]: environment}, **sections}
     try:
         async with open_gateway(folder, simulator.url, **all_sections) as gateway:

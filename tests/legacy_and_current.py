@@ -94,8 +94,7 @@ async def open_gateway_between(
         if has_two_services
         else current_simulator
     )
-    assert legacy_simulator.legacy is not None
-    legacy_address, clock = legacy_url or legacy_simulator.legacy.url, AdjustableClock()
+    legacy_address, clock = legacy_url or legacy_simulator.legacy_url, AdjustableClock()
     environments = {
         "sandbox": {"base_url": current_simulator.url, "legacy_base_url": legacy_address}
     }

@@ -521,9 +521,8 @@ async def test_readiness_follows_the_service(tmp_path: Path, simulator: Simulato
 
 async def test_gateway_is_ready_while_the_legacy_service_answers_clients(tmp_path: Path) -> None:
     simulator = await start_simulator(service=Service(seed=1), legacy_port=0)
-    assert simulator.legacy is not None
     origin = f"http://127.0.0.1:{find_free_port()}"
-    environments = {"sandbox": {"base_url": origin, "legacy_base_url": simulator.legacy.url}}
+    environments = {"sandbox": {"base_url": origin, "legacy_base_url": simulator.legacy_url}}
     async with (
         open_gateway(tmp_path, origin, environments=environments) as gateway,
         open_client() as session,

@@ -171,14 +171,13 @@ async def open_stand(
     state = state or conftest.build_empty_sqlite_state(folder)
     service = Service(seed=1, options=ServiceOptions(inferred=False, processing_seconds=3600))
     simulator = await start_simulator(service=service, legacy_port=0)
-    assert simulator.legacy is not None
-    urls = {"base_url": simulator.url, "legacy_base_url": simulator.legacy.url}
+    urls = {"base_url": simulator.url, "legacy_base_url": simulator.legacy_url}
     sections: Any = {"environments": {"sandbox": urls}, "upstream": {"timeout_seconds": 3}}
     sections["state"] = state.model_dump(mode="json", exclude_unset=True)
     settings = build_settings(folder, simulator.url, **sections)
     (folder / "gateway.toml").write_text(
         f'[environments.sandbox]\nbase_url = "{simulator.url}"\n'
-        f'legacy_base_url = "{simulator.legacy.url}"\n'
+        f'legacy_base_url = "{simulator.legacy_url}"\n'
         f'[state]\nurl = "{state.url}"\nencryption_key_file = "{state.encryption_key_file}"\n'
     )
     key = {**KEY, "name": "shop", "api_key": DEMO_CREDENTIALS.api_key}

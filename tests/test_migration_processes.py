@@ -131,10 +131,9 @@ async def test_key_is_migrated_with_the_real_commands(tmp_path: Path) -> None:
 async def test_killed_gateway_does_not_repeat_a_forwarded_write(tmp_path: Path) -> None:
     service = Service()
     simulator = await start_simulator(service=service, legacy_port=0)
-    assert simulator.legacy is not None
     body = {"sourceCurrency": "USD"}
     try:
-        await configure_gateway(tmp_path, simulator.url, simulator.legacy.url)
+        await configure_gateway(tmp_path, simulator.url, simulator.legacy_url)
         await run_successfully(tmp_path, "modes", "set", "--key", "shop", "forward", "--yes")
         service.faults.append(Fault("POST", "/v1/batches", interface="legacy", answer_delay=5))
         async with run_serve(tmp_path, seconds=30) as gateway:

@@ -110,8 +110,7 @@ async def instances(
     legacy_key = ServiceCredentials("SECONDACCESSKEY", "a-secret-key", api_key=KEY["api_key"])
     service.credentials[legacy_key.access_key] = legacy_key
     simulator = await start_simulator(service=service, legacy_port=0)
-    assert simulator.legacy is not None
-    urls = {"base_url": simulator.url, "legacy_base_url": simulator.legacy.url}
+    urls = {"base_url": simulator.url, "legacy_base_url": simulator.legacy_url}
     settings = build_settings(
         tmp_path,
         simulator.url,

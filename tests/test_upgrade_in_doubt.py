@@ -98,8 +98,7 @@ async def downgrade(state: State) -> None:
 
 def configure(folder: Path, simulator: Simulator) -> dict[str, Any]:
     """Writes the configuration of commands; returns the sections of the gateway's."""
-    assert simulator.legacy is not None
-    addresses = {"base_url": simulator.url, "legacy_base_url": simulator.legacy.url}
+    addresses = {"base_url": simulator.url, "legacy_base_url": simulator.legacy_url}
     sections = {"environments": {"sandbox": addresses}}
     state = build_settings(folder, simulator.url, **sections).state
     (folder / "gateway.toml").write_text(

@@ -131,13 +131,12 @@ async def gateway_and_service(
         seed=1, vocabulary=simulator_words, options=service_options, wallet_balance=WALLET_FUNDS
     )
     simulator = await start_simulator(service=service, legacy_port=0)
-    assert simulator.legacy is not None
     folder: Path = tmp_path_factory.mktemp("words")
     try:
         async with open_gateway(folder, simulator.url, vocabulary=VOCABULARY) as gateway:
             yield GatewayAndService(
                 _build_gateway_interface(gateway),
-                _build_service_interface(gateway, simulator.legacy.url),
+                _build_service_interface(gateway, simulator.legacy_url),
                 simulator,
             )
         for call in service.list_requests():

@@ -71,8 +71,8 @@ async def _run_simulator(
         cause = "the port is in use; choose another" if in_use else reason.strerror or str(reason)
         raise CommandError(f"Cannot listen on port {reason.port}: {cause}") from reason
     click.echo(f"Simulator of the payout service at {simulator.url}")
-    if simulator.legacy is not None:
-        click.echo(f"Its legacy interface at {simulator.legacy.url}")
+    if simulator.legacy_url:
+        click.echo(f"Its legacy interface at {simulator.legacy_url}")
     if with_demo_key:
         line = json.dumps(asdict(DEMO_CREDENTIALS))
         click.echo(f"To use it with a gateway: echo '{line}' | payout-gateway keys import -")

@@ -7,7 +7,7 @@ many of them are options (`ServiceOptions`). Bare section numbers in this packag
 interface's document, and in `legacy` of the legacy one's.
 
     simulator = await start_simulator(service=Service(seed=1))
-    ... simulator.url, simulator.service; with a legacy_port also simulator.legacy.url ...
+    ... simulator.url, simulator.service; with a legacy_port also simulator.legacy_url ...
     await simulator.stop()
 """
 

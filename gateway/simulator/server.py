@@ -119,6 +119,7 @@ def _build_log_entry(exchange: Exchange, request: AcceptedRequest) -> JsonObject
     }
 
 
+HOST = "127.0.0.1"
 SHUTDOWN_SECONDS = 0.5  # Short: a response that a fault delays must not delay the shutdown.
 
 
@@ -130,66 +131,49 @@ class ListenError(OSError):
         self.port = port
 
 
-class Listener:
-    """A listening socket for one interface of a service; `url` is without /v1."""
+class Simulator:
+    """A running simulator. The URLs are without /v1; without a legacy port, the legacy one is empty."""
 
-    def __init__(self, handler: RequestHandler, host: str) -> None:
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.url = self.legacy_url = ""
+        self._runners: list[web.ServerRunner] = []
+
+    async def listen(self, handler: RequestHandler, port: int) -> str:
+        """Starts listening for one interface, and returns its URL. Raises ListenError."""
         # The low-level server, because aiohttp's router would normalize paths and answer unknown
         # ones itself.
         server = web.Server(handler.handle, request_factory=_create_request, access_log=None)
-        self._runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN_SECONDS)
-        self._host = host
-        self.url = ""
-
-    async def listen(self, port: int) -> None:
-        """Starts listening. Raises ListenError."""
-        await self._runner.setup()
+        runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN_SECONDS)
+        self._runners.append(runner)
+        await runner.setup()
         try:
-            await web.TCPSite(self._runner, self._host, port).start()
+            await web.TCPSite(runner, HOST, port).start()
         except OSError as error:
             raise ListenError(port, error) from error
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        self.url = f"http://{host}:{self._runner.addresses[0][1]}"
+        return f"http://{HOST}:{runner.addresses[0][1]}"
 
     async def stop(self) -> None:
-        await self._runner.cleanup()
-
-
-class Simulator:
-    """A running simulator; `legacy` is None unless `start_simulator` got a legacy port."""
-
-    def __init__(self, service: Service, current: Listener) -> None:
-        self.service = service
-        self.current = current
-        self.legacy: Listener | None = None
-
-    @property
-    def url(self) -> str:
-        return self.current.url
-
-    async def stop(self) -> None:
-        for listener in (self.current, self.legacy):
-            if listener is not None:
-                await listener.stop()
+        for runner in self._runners:
+            await runner.cleanup()
 
 
 async def start_simulator(
     *,
     service: Service | None = None,
-    host: str = "127.0.0.1",
     port: int = 0,
     legacy_port: int | None = None,
     build_handler: Callable[[Service, Interface], RequestHandler] = RequestHandler,
 ) -> Simulator:
     """Starts a simulator; port 0 selects a free port. Raises ListenError."""
     service = service or Service()
-    current_handler = build_handler(service, CurrentInterface(service))
-    simulator = Simulator(service, Listener(current_handler, host))
+    simulator = Simulator(service)
     try:
-        await simulator.current.listen(port)
+        handler = build_handler(service, CurrentInterface(service))
+        simulator.url = await simulator.listen(handler, port)
         if legacy_port is not None:
-            simulator.legacy = Listener(build_handler(service, LegacyInterface(service)), host)
-            await simulator.legacy.listen(legacy_port)
+            handler = build_handler(service, LegacyInterface(service))
+            simulator.legacy_url = await simulator.listen(handler, legacy_port)
     except ListenError:
         # The caller gets no simulator to stop, so no listener may stay open.
         await simulator.stop()

@@ -204,23 +204,21 @@ def build_balances(tenant: Tenant, words: Vocabulary | LegacyVocabulary) -> Json
 
     No payment debits that one: the document does not say which balance funds payments to wallets.
     """
-    entries: dict[str, tuple[Decimal, str, str, str | None]] = {
-        currency: (amount, currency, words.service, None)
+    entries: list[tuple[str, str, Decimal, str, str | None]] = [
+        (currency, currency, amount, words.service, None)
         for currency, amount in tenant.balances.items()
-    }
+    ]
     if tenant.wallet_balance is not None:
-        currency, amount = tenant.wallet_balance
-        entries[words.wallet] = (amount, currency, words.wallet, f"{tenant.merchant}@example.com")
+        account = (words.wallet, f"{tenant.merchant}@example.com")
+        entries.append((words.wallet, *tenant.wallet_balance, *account))
     return {
         name: {
             # The document marks one balance as primary and does not say which: here the first one.
-            "primary": position == 0,
+            "primary": name == entries[0][0],
             "amount": money.format_amount(amount),
             "currency": currency,
             "type": type_,
             "accountNumber": account_number,
         }
-        for position, (name, (amount, currency, type_, account_number)) in enumerate(
-            entries.items()
-        )
+        for name, currency, amount, type_, account_number in entries
     }

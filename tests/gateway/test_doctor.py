@@ -161,8 +161,7 @@ async def test_base_url_of_legacy_service_is_reported(
     tmp_path: Path,
 ) -> None:
     async with open_simulator(legacy_port=0) as simulator:
-        assert simulator.legacy is not None
-        finding = require_only_error(await examine(tmp_path, simulator.legacy.url))
+        finding = require_only_error(await examine(tmp_path, simulator.legacy_url))
     assert finding.check_name == "base_url"
     assert "legacy interface answers" in finding.result
     assert "legacy_base_url" in finding.advice
@@ -663,8 +662,7 @@ async def examine_forwarded_key(folder: Path, base_url: str, legacy: str) -> lis
 
 async def test_legacy_service_is_checked_if_a_key_is_forwarded(tmp_path: Path) -> None:
     async with open_simulator(legacy_port=0) as simulator:
-        assert simulator.legacy is not None
-        findings = await examine_forwarded_key(tmp_path, simulator.url, simulator.legacy.url)
+        findings = await examine_forwarded_key(tmp_path, simulator.url, simulator.legacy_url)
     assert require_finding(findings, "legacy service").state == "ok"
 
 

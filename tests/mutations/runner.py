@@ -310,7 +310,6 @@ class MutantRunner:
                 legacy_simulator,
                 current_simulator,
             ):
-                assert legacy_simulator.legacy is not None
                 sections = build_sections(vocabulary)
                 url = await self._zygote.start(
                     replace(
@@ -318,7 +317,7 @@ class MutantRunner:
                     )
                 )
                 services = ComparedServices(
-                    legacy_simulator.legacy.url,
+                    legacy_simulator.legacy_url,
                     url,
                     iter(build_keys(len(coverage()))),
                     (legacy_simulator.service, current_simulator.service),

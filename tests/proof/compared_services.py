@@ -574,10 +574,9 @@ async def open_compared_services(
         open_services(vocabulary, **service_options) as (legacy_simulator, current_simulator),
         open_gateway(folder, current_simulator.url, **build_sections(vocabulary)) as gateway,
     ):
-        assert legacy_simulator.legacy is not None
         services = (legacy_simulator.service, current_simulator.service)
         yield ComparedServices(
-            legacy_simulator.legacy.url, gateway.running.url, iter(keys), services
+            legacy_simulator.legacy_url, gateway.running.url, iter(keys), services
         )
 
 

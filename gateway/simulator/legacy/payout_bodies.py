@@ -13,10 +13,7 @@ from gateway.simulator import accounts, validation
 from gateway.simulator.accounts import BANK_TRANSFER
 from gateway.simulator.countries import IBAN_COUNTRIES, is_country_code
 from gateway.simulator.legacy import bodies
-from gateway.simulator.legacy.bodies import (
-    SentId,
-    replace_government_ids,
-)
+from gateway.simulator.legacy.bodies import SentId, replace_government_ids
 from gateway.simulator.legacy.views import (
     find_primary_method,
     find_visible_account,
@@ -33,17 +30,11 @@ UNCHANGED_FIELDS = (
 MASKED_FIELDS = ("accountNum", "iban")
 SORT_CODE_RANGE = slice(8, 14)  # In a British IBAN.
 
+AccountBody = tuple[JsonObject, dict[str, str]]
+"""Translated account fields, and the client's names of those that have others.
 
-@dataclass
-class AccountBody:
-    """Translated account fields; `client_names` maps the service's names to the client's.
-
-    It contains only names that differ, and `currency` if the account itself has one (otherwise the
-    currency comes from `primary`).
-    """
-
-    fields: JsonObject
-    client_names: dict[str, str] = field(default_factory=dict)
+The names include `currency` if the account itself has one (otherwise it comes from `primary`).
+"""
 
 
 def list_masks_sent_back(sent_fields: JsonObject, previous_fields: JsonObject) -> list[str]:
@@ -68,8 +59,7 @@ def translate_bank_account(sent_fields: JsonObject, previous_fields: JsonObject)
     if branch_names := list_branch_id_field_names(str(country)):
         sent_names = [name for name in branch_names if name in sent_fields]
         client_names["branchId"] = (sent_names or branch_names)[0]
-    account_body = _rename_fields(sent_fields, client_names, UNCHANGED_FIELDS)
-    fields = account_body.fields
+    fields, client_names = _rename_fields(sent_fields, client_names, UNCHANGED_FIELDS)
     if "country" in fields:
         fields["country"] = country
     # They mean "unchanged"; any other mask is refused by the service's rules.
@@ -80,13 +70,7 @@ def translate_bank_account(sent_fields: JsonObject, previous_fields: JsonObject)
         fields["branchId"] = re.sub("[ -]", "", fields["branchId"])
     elif country == "GB" and compact_iban.startswith("GB"):
         fields.setdefault("branchId", compact_iban[SORT_CODE_RANGE])
-    return account_body
-
-
-def translate_wallet(sent_fields: JsonObject) -> AccountBody:
-    """Translates a wallet account."""
-    # The document has no currency for it, but one is accepted as for a bank account.
-    return _rename_fields(sent_fields, {"emailAddress": "address"}, ("currency",))
+    return fields, client_names
 
 
 def _rename_fields(
@@ -97,7 +81,7 @@ def _rename_fields(
     if "currency" in fields:
         fields["currency"] = bodies.normalize_currency(fields["currency"])
         client_names["currency"] = "currency"
-    return AccountBody(fields, client_names)
+    return fields, client_names
 
 
 # Creating a recipient allows a body without methods, a POST does not, and a PATCH contains changes.
@@ -106,7 +90,7 @@ Mode = Literal["create", "post", "patch"]
 
 @dataclass
 class PayoutParser:
-    """Parses one request body into `recipient`.
+    """Applies one request body to `recipient`.
 
     That is a copy, for the caller to drop if the request has problems; its fields already include
     the other changes of the same request.
@@ -120,14 +104,10 @@ class PayoutParser:
     primary_type: str | None = None
     currency: Any = None
     is_bank_sent_back: bool = False
-    new_accounts: list[tuple[Account, Account | None]] = field(default_factory=list)
-    """Pairs of a new and the replaced account."""
-    changed_accounts: list[tuple[Account, JsonObject]] = field(default_factory=list)
     has_new_ids: bool = False
-
-    @property
-    def has_account_changes(self) -> bool:
-        return bool(self.new_accounts or self.changed_accounts)
+    has_account_changes: bool = False
+    recipient_fields: JsonObject = field(default_factory=dict)
+    """Those before the accounts are changed, which may change the currency."""
 
     def parse(self, sent_ids: Iterable[SentId] = ()) -> None:
         """Parses accounts and government ids.
@@ -146,7 +126,7 @@ class PayoutParser:
         nested_problems = shape_problems.create_nested_view("accounts.")
         bodies_by_word = {
             word: bodies.parse_object(nested_problems, account_bodies, word)
-            for word in self._method_words
+            for word in self._types_by_word
         }
         bank_ids = self._parse_government_id(bodies_by_word["bank"])
         self.has_new_ids = replace_government_ids(self.recipient.fields, [*sent_ids, *bank_ids])
@@ -154,14 +134,17 @@ class PayoutParser:
         if shape_problems.collected:
             self.problems.collected.extend(shape_problems.collected)
             return
+        self.recipient_fields = dict(self.recipient.fields)
         self.currency = bodies.normalize_currency(primary.get("currency"))
         if self.currency is not None:
             self.problems.check("primary.currency", self.currency, validation.find_currency_problem)
         method = primary.get("method")
+        # Typed clients send an object with blank fields for a method that they do not set.
         given_words = [
             word
-            for word in self._method_words
-            if _has_account_body(word, account_bodies.get(word), method)
+            for word in self._types_by_word
+            if account_bodies.get(word) is not None
+            and (method == word or not all(map(is_blank, account_bodies[word].values())))
         ]
         # Before the accounts, because each of them depends on whether it is the primary one.
         primary_word = self._parse_primary_method(method, given_words)
@@ -169,12 +152,11 @@ class PayoutParser:
             self._parse_account(word, bodies_by_word[word], primary_word)
         if primary_word is not None and primary_word not in given_words:
             self._make_existing_method_primary(primary_word)
-        if not self.problems.collected:
-            self._apply_accounts()
 
     @property
-    def _method_words(self) -> tuple[str, str]:
-        return "bank", self.tenant.vocabulary.legacy.wallet
+    def _types_by_word(self) -> dict[str, str]:
+        words = self.tenant.vocabulary
+        return {"bank": BANK_TRANSFER, words.legacy.wallet: words.wallet}
 
     def _parse_government_id(self, bank_body: JsonObject) -> list[SentId]:
         """Parses the id of a bank account, of the account's country; the shown one is no change."""
@@ -198,7 +180,7 @@ class PayoutParser:
             # A currency alone changes the primary method.
             is_currency_alone = not given_words and self.currency is not None
             return (
-                current_word if is_currency_alone and current_word in self._method_words else None
+                current_word if is_currency_alone and current_word in self._types_by_word else None
             )
         if is_blank(method) and len(given_words) == 1:  # A single method is the primary one.
             method = given_words[0]
@@ -206,19 +188,16 @@ class PayoutParser:
             if given_words or self.mode == "post":
                 self.problems.add_empty_field("primary.method")
             return None
-        if isinstance(method, str) and method in self._method_words:
-            self.primary_type = self._translate_to_account_type(method)
+        if isinstance(method, str) and method in self._types_by_word:
+            self.primary_type = self._types_by_word[method]
             return method
         if method != current_word:  # The shown method may be sent back unchanged.
-            choices = ", ".join(self._method_words)
+            choices = ", ".join(self._types_by_word)
             self.problems.add_invalid_field("primary.method", f"Must be one of: {choices}")
         return None
 
-    def _translate_to_account_type(self, word: str) -> str:
-        return BANK_TRANSFER if word == "bank" else self.tenant.vocabulary.wallet
-
     def _find_account(self, word: str) -> Account | None:
-        return find_visible_account(self.recipient, self._translate_to_account_type(word))
+        return find_visible_account(self.recipient, self._types_by_word[word])
 
     def _make_existing_method_primary(self, word: str) -> None:
         """Makes an existing method the primary one, which only a PATCH can do."""
@@ -227,8 +206,8 @@ class PayoutParser:
         if account is None or self.mode != "patch":
             self.problems.add_empty_field(f"accounts.{word}")
         else:
-            body = AccountBody({} if self.currency is None else {"currency": self.currency})
-            self._change_account(word, account, body)
+            fields = {} if self.currency is None else {"currency": self.currency}
+            self._change_account(word, account, (fields, {}))
 
     def _parse_account(self, word: str, account_body: JsonObject, primary_word: str | None) -> None:
         # Typed clients send null for each field that they do not set.
@@ -237,33 +216,31 @@ class PayoutParser:
         body = (
             translate_bank_account(sent_fields, account.fields if account else {})
             if word == "bank"
-            else translate_wallet(sent_fields)
+            # The document has no currency for it, but one is accepted as for a bank account.
+            else _rename_fields(sent_fields, {"emailAddress": "address"}, ("currency",))
         )
-        is_change = account is not None and self._is_change_not_replacement(account, body)
+        is_change = account is not None and self._is_change_not_replacement(account, body[0])
         if self.currency is not None and (primary_word == word or not is_change):
-            if (
-                word == primary_word == "bank"
-                and account is not None
-                and (is_change or self.mode == "patch")
-            ):
+            is_kept = account is not None and (is_change or self.mode == "patch")
+            if word == primary_word == "bank" and account is not None and is_kept:
                 self._remove_unchanged_currency(account, body)
-            body.fields.setdefault("currency", self.currency)
+            body[0].setdefault("currency", self.currency)
         if is_change and account is not None:
             self._change_account(word, account, body)
         else:
             self._add_account(word, account, body)
 
-    def _is_change_not_replacement(self, account: Account, body: AccountBody) -> bool:
+    def _is_change_not_replacement(self, account: Account, fields: JsonObject) -> bool:
         """Whether the request changes the current account rather than replacing it.
 
         A PATCH changes it unless the country differs. A POST does if it sends the account back,
         which the masked number shows: the client could not know the mask otherwise.
         """
         country = account.fields.get("country")
-        is_same_country = bool(body.fields.get("country", country) == country)
+        is_same_country = bool(fields.get("country", country) == country)
         if self.mode == "patch":
             return is_same_country
-        is_same_address = body.fields.get("emailAddress") == account.fields.get("emailAddress")
+        is_same_address = fields.get("emailAddress") == account.fields.get("emailAddress")
         return self.is_bank_sent_back and is_same_country and is_same_address
 
     def _remove_unchanged_currency(self, account: Account, body: AccountBody) -> None:
@@ -271,29 +248,31 @@ class PayoutParser:
         primary_account = self.recipient.primary_account
         # The shown one may be sent back, too.
         is_new = primary_account is None or self.currency != primary_account.fields["currency"]
-        if is_new and body.fields.get("currency") == account.fields.get("currency"):
-            body.fields.pop("currency", None)
-            body.client_names.pop("currency", None)
+        if is_new and body[0].get("currency") == account.fields.get("currency"):
+            for part in body:
+                part.pop("currency", None)
 
     def _change_account(self, word: str, account: Account, body: AccountBody) -> None:
         nested_problems = Problems()
         fields = accounts.merge_and_check_account_fields(
-            self.tenant, nested_problems, self.recipient.fields, account, body.fields
+            self.tenant, nested_problems, self.recipient_fields, account, body[0]
         )
         self._add_account_problems(word, body, nested_problems)
+        make_primary = self.primary_type == account.type
         # An unmasked number is always a change: clients cannot know that it equals the stored one.
         if (
             fields != account.fields
-            or not body.fields.keys().isdisjoint(MASKED_FIELDS)
-            or (self.primary_type == account.type and not account.is_primary)
+            or not body[0].keys().isdisjoint(MASKED_FIELDS)
+            or (make_primary and not account.is_primary)
         ):
-            self.changed_accounts.append((account, fields))
+            account.fields, self.has_account_changes = fields, True
+            accounts.renew_account(self.tenant, self.recipient, account, make_primary=make_primary)
 
     def _add_account(self, word: str, replaced: Account | None, body: AccountBody) -> None:
         nested_problems = Problems()
-        fields = {"type": self._translate_to_account_type(word), **body.fields}
+        fields = {"type": self._types_by_word[word], **body[0]}
         if word == "bank":
-            name = self.recipient.fields.get("name")
+            name = self.recipient_fields.get("name")
             # A wrong name of the recipient is reported for its own field: a placeholder will do.
             fields.setdefault("accountHolderName", name if isinstance(name, str) and name else "-")
         is_primary = replaced is not None and replaced.is_primary
@@ -301,43 +280,26 @@ class PayoutParser:
             is_primary if self.primary_type is None else self.primary_type == fields["type"]
         )
         new_account = accounts.build_draft_account(
-            self.tenant, nested_problems, self.recipient.fields, fields
+            self.tenant, nested_problems, self.recipient_fields, fields
         )
         self._add_account_problems(word, body, nested_problems)
-        self.new_accounts.append((new_account, replaced))
-
-    def _apply_accounts(self) -> None:
-        for account, fields in self.changed_accounts:
-            account.fields = fields
-            make_primary = account.type == self.primary_type
-            accounts.renew_account(self.tenant, self.recipient, account, make_primary=make_primary)
-        for account, replaced in self.new_accounts:
-            accounts.attach_account(self.recipient, account)
-            if replaced is not None:
-                accounts.remove_account(self.recipient, replaced)
+        self.has_account_changes = True
+        accounts.attach_account(self.recipient, new_account)
+        if replaced is not None:
+            accounts.remove_account(self.recipient, replaced)
 
     def _add_account_problems(
         self, word: str, body: AccountBody, nested_problems: Problems
     ) -> None:
-        path = f"accounts.{word}"
-        names = {name: f"{path}.{client_name}" for name, client_name in body.client_names.items()}
+        (fields, client_names), path = body, f"accounts.{word}"
+        names = {name: f"{path}.{client_name}" for name, client_name in client_names.items()}
         names["governmentIds"] = f"{path}.governmentId"
-        has_number = not (
-            is_blank(body.fields.get("iban")) and is_blank(body.fields.get("accountNum"))
-        )
-        if word == "bank" and not has_number and body.fields.get("country") in IBAN_COUNTRIES:
+        has_number = not all(is_blank(fields.get(name)) for name in MASKED_FIELDS)
+        if word == "bank" and not has_number and fields.get("country") in IBAN_COUNTRIES:
             # Section 4.2: in an IBAN country the client must send the IBAN, not the number.
             names["accountNum"] = f"{path}.iban"
-        if "currency" not in body.client_names:
-            names["currency"] = "primary.currency"
+        names.setdefault("currency", "primary.currency")
         bodies.translate_problems(self.problems, nested_problems, names, f"{path}.")
-
-
-def _has_account_body(word: str, value: object, method: object) -> bool:
-    """Whether the body has this method."""
-    # Typed clients send an object with blank fields for a method that they do not set.
-    has_only_blanks = isinstance(value, dict) and all(map(is_blank, value.values()))
-    return value is not None and not (has_only_blanks and method != word)
 
 
 def _parse_hold(problems: Problems, body: JsonObject, previous_hold: JsonObject) -> JsonObject:

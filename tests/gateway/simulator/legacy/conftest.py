@@ -11,7 +11,7 @@ class LegacyClient:
     def __init__(self, client):
         self.client = client
         self.service = client.service
-        self.url = client.simulator.legacy.url
+        self.url = client.simulator.legacy_url
         self.api_key = "simulator-api-key"
 
     async def request(self, method, path, body=None, *, headers=None, data=None):
