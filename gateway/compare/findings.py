@@ -22,16 +22,6 @@ _FindingKey = tuple[RequestedOperation, DifferenceKind, str]
 
 
 @dataclass(slots=True)
-class Tally:
-    """Totals of an operation: ``compared`` answers, of which ``different`` differ."""
-
-    operation: RequestedOperation
-    compared: int = 0
-    different: int = 0
-    statuses: Counter[tuple[int, int]] = field(default_factory=Counter)
-
-
-@dataclass(slots=True)
 class Findings:
     """Collects findings step by step, with at most ``max_examples`` examples each.
 
@@ -40,7 +30,8 @@ class Findings:
 
     redactor: Redactor
     max_examples: int = 5
-    tallies: dict[RequestedOperation, Tally] = field(default_factory=dict)
+    entry_by_operation: dict[RequestedOperation, Entry] = field(default_factory=dict)
+    """How many answers were compared and differ, and how often each pair of statuses came."""
     found_by_key: dict[_FindingKey, Entry] = field(default_factory=dict)
     rule_uses: Counter[Rule] = field(default_factory=Counter)
     not_sent: list[Entry] = field(default_factory=list)
@@ -56,17 +47,23 @@ class Findings:
         statuses: tuple[int, int],
         differences: Sequence[Difference],
     ) -> None:
-        tally = self.tallies.setdefault(step.operation, Tally(step.operation))
-        tally.compared += 1
-        tally.different += bool(differences)
-        tally.statuses[statuses] += 1
+        operation = step.operation
+        names = {"operation": operation.name, "request": operation.title}
+        counts = {"compared": 0, "different": 0, "statuses": Counter()}
+        entry = self.entry_by_operation.setdefault(operation, {**names, **counts})
+        entry["compared"] += 1
+        entry["different"] += bool(differences)
+        entry["statuses"][statuses] += 1
         seen_keys: set[_FindingKey] = set()
         for difference in differences:
-            key = (step.operation, difference.kind, difference.normal_path)
-            finding = self._find_or_create_finding(key, difference)
+            key = (operation, difference.kind, difference.normal_path)
+            path = self.redactor.redact_normal_path(difference.control_path)
+            place = {**names, "kind": difference.kind, "path": path}
+            empty = {"count": 0, "answers": 0, "notes": Counter(), "examples": []}
+            finding = self.found_by_key.setdefault(key, {**place, **empty})
             finding["count"] += 1
             if note := self.redactor.remove_api_keys(difference.note):
-                finding["notes"][note] = finding["notes"].get(note, 0) + 1
+                finding["notes"][note] += 1
             # One example for each answer: ten wrong items of one list are the same mistake.
             if key not in seen_keys:
                 finding["answers"] += 1
@@ -74,22 +71,6 @@ class Findings:
                     example = self._build_example(step, request, statuses, difference)
                     finding["examples"].append(example)
             seen_keys.add(key)
-
-    def _find_or_create_finding(self, key: _FindingKey, difference: Difference) -> Entry:
-        operation, kind, _ = key
-        if key not in self.found_by_key:
-            path = self.redactor.redact_normal_path(difference.control_path)
-            self.found_by_key[key] = {
-                "operation": operation.name,
-                "request": operation.title,
-                "kind": kind,
-                "path": path,
-                "count": 0,
-                "answers": 0,
-                "notes": {},
-                "examples": [],
-            }
-        return self.found_by_key[key]
 
     def _build_example(
         self, step: Step, request: str, statuses: tuple[int, int], difference: Difference
@@ -115,7 +96,7 @@ class Findings:
             return (build_sort_key(operation), -entry["answers"], entry["path"], kind)
 
         return [
-            {**entry, "notes": dict(Counter(entry["notes"]).most_common(MAX_NOTES))}
+            {**entry, "notes": dict(entry["notes"].most_common(MAX_NOTES))}
             for _, entry in sorted(self.found_by_key.items(), key=build_key)
         ]
 

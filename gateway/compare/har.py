@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Annotated
 from urllib.parse import SplitResult, quote, urlsplit
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from gateway.compare.paths import Path
@@ -58,21 +58,15 @@ class HarRequest(_HarObject):
     body_size: int | None = None
 
 
-class HarResponse(_HarObject):
-    content: HarContent | None = None
-
-
 class HarEntry(_HarObject):
     request: HarRequest
-    response: HarResponse | None = None
-
-
-class HarLog(_HarObject):
-    entries: list[HarEntry]
+    answer: Annotated[
+        HarContent | None, Field(validation_alias=AliasPath("response", "content"))
+    ] = None
 
 
 class Har(_HarObject):
-    log: HarLog
+    entries: Annotated[list[HarEntry], Field(validation_alias=AliasPath("log", "entries"))]
 
 
 def parse_har(text: str, name: str, rules: Rules) -> Input:
@@ -86,12 +80,12 @@ def parse_har(text: str, name: str, rules: Rules) -> Input:
     steps: list[Step] = []
     ids = _RecordedIds()
     omitted_counts: Counter[str] = Counter()
-    for number, entry in enumerate(document.log.entries, start=1):
+    for number, entry in enumerate(document.entries, start=1):
         if reason := _find_omission_reason(entry.request):
             omitted_counts[reason] += 1
         else:
             steps.append(_build_step(entry.request, name, number, ids, rules))
-            ids.learn_from_answer(entry.response, step_index=len(steps) - 1)
+            ids.learn_from_answer(entry.answer, step_index=len(steps) - 1)
     steps = [replace(step, captures=ids.captures.get(n, {})) for n, step in enumerate(steps)]
     return Input(name, "recorded traffic", tuple(steps), omitted_counts=dict(omitted_counts))
 
@@ -160,10 +154,9 @@ class _RecordedIds:
         self.captures: dict[int, dict[str, Capture]] = {}
         """Captures by step; only of ids that a later request uses."""
 
-    def learn_from_answer(self, response: HarResponse | None, step_index: int) -> None:
-        content = (response and response.content) or HarContent()
+    def learn_from_answer(self, content: HarContent | None, step_index: int) -> None:
         try:
-            answer = loads_strict(content.decode())
+            answer = loads_strict(content.decode() if content else b"")
         # Without the answer its ids are unknown, but the request can still be sent.
         except (InvalidJson, ValueError):
             return

@@ -167,9 +167,7 @@ class Redactor:
         return part if isinstance(part, int | paths.PseudoKey) else self.redact_object_key(part)
 
     def redact_object_key(self, key: str) -> str:
-        if self._can_show(key, _is_public_key(key)):
-            return key
-        return API_KEY_PLACEHOLDER if self.remove_api_keys(key) != key else mask_text(key)
+        return self._show(key, is_public=_is_public_key(key))
 
     def redact_target(self, target: str) -> str:
         """Redacts the path and query of a request."""
@@ -177,8 +175,7 @@ class Redactor:
         parts = [
             part
             if _PLACEHOLDER.fullmatch(part)
-            or self._can_show(part, _is_public_id(part) or is_path_word(part))
-            else "…"
+            else self._show(part, is_public=_is_public_id(part) or is_path_word(part), mask="…")
             for part in path.split("/")
         ]
         return "/".join(parts) + separator + "&".join(map(self._redact_parameter, query.split("&")))
@@ -199,19 +196,18 @@ class Redactor:
         parts[::2] = [self._redact_text((name,), unquote(p.replace("+", " "))) for p in parts[::2]]
         return f"{self.redact_object_key(name)}={''.join(parts)}"
 
-    def _can_show(self, text: str, is_allowed: bool) -> bool:
-        # A key stays hidden in its percent-encoded form too.
-        return (is_allowed or self.is_unmasked) and all(
-            self.remove_api_keys(spelling) == spelling for spelling in (text, unquote(text))
-        )
+    def _show(self, text: str, *, is_public: bool, mask: str = "") -> str:
+        # API keys are never shown, in their percent-encoded form neither.
+        if any(self.remove_api_keys(form) != form for form in (text, unquote(text))):
+            return mask or API_KEY_PLACEHOLDER
+        return text if is_public or self.is_unmasked else mask or mask_text(text)
 
     def _format_value(self, path: Path, value: Any) -> str:
         fields = tuple(part for part in path if isinstance(part, str) and part != "@header")
         if isinstance(value, str):
             return self._redact_text(fields, value)
         if isinstance(value, Number):
-            is_allowed = _is_public_number(fields, value.text)
-            return value.text if self._can_show(value.text, is_allowed) else mask_text(value.text)
+            return self._show(value.text, is_public=_is_public_number(fields, value.text))
         if isinstance(value, dict):
             # By its id, a reader finds the object that one side lacks.
             id_ = f", id {self._format_value((*path, 'id'), value['id'])}" if "id" in value else ""
@@ -225,10 +221,6 @@ class Redactor:
     def _redact_text(self, fields: tuple[str, ...], text: str) -> str:
         # JSON may hold lone surrogates, which no output encoding accepts.
         text = text.encode("utf-8", "backslashreplace").decode()
-        # Also if values are shown: API keys never are.
-        if self.remove_api_keys(text) != text:
-            return API_KEY_PLACEHOLDER
-        is_shown = self.is_unmasked or is_public_text(fields, text)
-        display_text = text if is_shown else mask_text(text)
+        display_text = self._show(text, is_public=is_public_text(fields, text))
         is_long = len(display_text) > MAX_VALUE_CHARS
         return f"{display_text[:MAX_VALUE_CHARS]}…" if is_long else display_text

@@ -33,7 +33,8 @@ Report = dict[str, Any]
 def build_report(run: Run) -> Report:
     findings = run.findings
     differences = findings.list_differences()
-    counts = _count_results(run, len(differences))
+    operations = _build_operation_entries(findings)
+    counts = _count_results(run, operations, len(differences))
     result = _decide_result(run, counts)
     steps = [step for input_file in run.inputs for step in input_file.steps]
     rule_sets = [*{id(step.rules): step.rules for step in steps}.values()]
@@ -56,7 +57,7 @@ def build_report(run: Run) -> Report:
         "writes": "sent" if run.allow_writes else "not sent",
         "values": "shown" if findings.redactor.is_unmasked else "masked",
         "counts": counts,
-        "operations": _build_operation_entries(findings),
+        "operations": operations,
         "differences": differences,
         "not_sent": findings.not_sent,
         "skipped": findings.skipped,
@@ -122,7 +123,8 @@ def _build_remarks(run: Run, counts: Mapping[str, int]) -> Iterator[str]:
 
 def _build_warnings(run: Run) -> Iterator[str]:
     """Yields what makes the result less reliable."""
-    statuses = [pair for tally in run.findings.tallies.values() for pair in tally.statuses.items()]
+    entries = run.findings.entry_by_operation.values()
+    statuses = [pair for entry in entries for pair in entry["statuses"].items()]
     for index, side in enumerate((run.control, run.candidate)):
         rate_limited = sum(count for pair, count in statuses if pair[index] == 429)
         # Otherwise two refusals would look like two equal answers.
@@ -144,15 +146,16 @@ def _build_warnings(run: Run) -> Iterator[str]:
         yield "No response was a success on both sides: only error responses were compared."
 
 
-def _count_results(run: Run, difference_count: int) -> dict[str, int]:
+def _count_results(
+    run: Run, operations: list[dict[str, Any]], difference_count: int
+) -> dict[str, int]:
     findings = run.findings
-    compared = sum(tally.compared for tally in findings.tallies.values())
-    different = sum(tally.different for tally in findings.tallies.values())
     return {
         "steps": sum(len(input_file.steps) for input_file in run.inputs),
-        "compared": compared,
-        "equal": compared - different,
-        "different": different,
+        **{
+            name: sum(entry[name] for entry in operations)
+            for name in ("compared", "equal", "different")
+        },
         "not_sent": len(findings.not_sent),
         "skipped": len(findings.skipped),
         "failed": len(findings.failed),
@@ -161,20 +164,19 @@ def _count_results(run: Run, difference_count: int) -> dict[str, int]:
 
 
 def _build_operation_entries(findings: Findings) -> list[dict[str, Any]]:
-    tallies = sorted(findings.tallies.values(), key=lambda tally: build_sort_key(tally.operation))
+    entries = findings.entry_by_operation
     return [
         {
-            "operation": tally.operation.name,
-            "request": tally.operation.title,
-            "compared": tally.compared,
-            "equal": tally.compared - tally.different,
-            "different": tally.different,
+            **entries[operation],
+            "equal": entries[operation]["compared"] - entries[operation]["different"],
             "statuses": {
                 f"{control_status}/{candidate_status}": count
-                for (control_status, candidate_status), count in sorted(tally.statuses.items())
+                for (control_status, candidate_status), count in sorted(
+                    entries[operation]["statuses"].items()
+                )
             },
         }
-        for tally in tallies
+        for operation in sorted(entries, key=build_sort_key)
     ]
 
 

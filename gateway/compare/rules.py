@@ -23,7 +23,6 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationError,
-    create_model,
 )
 
 from gateway.compare import paths
@@ -157,20 +156,18 @@ class IdRule(Rule):
     any_shape: bool = True
 
 
-_RULE_CLASSES: dict[str, type[Rule]] = {
-    rule_class.kind: rule_class
-    for rule_class in (
-        IgnoreRule, AddedRule, PresentRule, TimeRule, NumberRule, UnorderedRule, IdRule,
-    )
-}  # fmt: skip
+class _RulesDocument(BaseModel):
+    """The content of a rules file, or the ``rules`` of a scenario."""
 
-_RulesDocument = create_model(
-    "_RulesDocument",
-    __config__=ConfigDict(extra="forbid"),
-    headers=(list[NonEmptyText], []),
-    **{kind: (list[rule_class], []) for kind, rule_class in _RULE_CLASSES.items()},  # type: ignore[call-overload, valid-type]
-)
-"""The content of a rules file, or the ``rules`` of a scenario."""
+    model_config = ConfigDict(extra="forbid")
+    headers: list[NonEmptyText] = []
+    ignore: list[IgnoreRule] = []
+    added: list[AddedRule] = []
+    present: list[PresentRule] = []
+    time: list[TimeRule] = []
+    number: list[NumberRule] = []
+    unordered: list[UnorderedRule] = []
+    id: list[IdRule] = []
 
 
 _OWN_LOG = "each service logs the requests that it receives itself"
@@ -265,13 +262,14 @@ def parse_rules(text: str, name: str) -> Rules:
 
 def build_rules(document: Mapping[str, Any], name: str) -> Rules:
     try:
-        model: Any = _RulesDocument.model_validate(document)
+        model = _RulesDocument.model_validate(document)
     except ValidationError as error:
         raise InputError(f"{name}: {describe_mistakes(error, _RulesDocument)}") from None
     rules = [
         rule.model_copy(update={"origin": name})
-        for kind in _RULE_CLASSES
-        for rule in getattr(model, kind)
+        for kind, rules in model
+        if kind != "headers"
+        for rule in rules
     ]
     return Rules(tuple(rules), tuple(header.lower() for header in model.headers))
 

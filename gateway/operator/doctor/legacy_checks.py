@@ -23,7 +23,6 @@ from mappings.failures import Unreachable
 
 CHECK_NAME = "legacy service"
 TARGET = "/v1/geography/countries/CA"
-MAX_BODY_BYTES = 1 << 20
 
 
 async def check_legacy_services(settings: Settings, store: Store) -> list[Finding]:
@@ -55,11 +54,7 @@ async def _check_legacy_service(client: PassthroughClient, name: str, url: str) 
     request = PassthroughRequest(name, "GET", TARGET, headers, None, is_write=False)
     try:
         async with client.send(request) as response:
-            body = b""
-            async for part in response.iter_chunks():
-                # An unknown server answers: read no more than a legacy answer can need.
-                body = (body + part)[:MAX_BODY_BYTES]
-            status = response.status
+            body, status = await response.read_body(), response.status
     except (Unreachable, ResponseLost) as failure:
         advice = advise_on_unreachable_address(str(failure), url).replace(
             "base_url", "legacy_base_url"

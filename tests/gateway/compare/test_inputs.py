@@ -48,7 +48,7 @@ def test_input_kind_is_detected_by_content(text: str, kind: str) -> None:
         ("# only this\n", "input: the file is empty"),
         ("hello\n", "input: neither a scenario"),
         ("{", "input: starts with { but is not valid JSON"),
-        ('{"a":1}', "input: not HAR 1.2: log: missing"),
+        ('{"a":1}', "input: not HAR 1.2: log.entries: missing"),
         ('{"log":{"entries":[{}]}}', "input: not HAR 1.2: log.entries #1.request: missing"),
         ('{"log":{"entries":[null]}}', "input: not HAR 1.2: log.entries #1: must be a section"),
         ("GET /v1/a\nPOST /v1/recipients", "input, line 2: POST is a write"),
