@@ -41,7 +41,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import KEY, GatewayResponse, GatewayUnderTest, open_gateway
-from tests.signed_requests import SigningClient, send_raw
+from tests.signed_requests import SigningClient, send_raw, send_signed
 from tests.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from tests.sockets import open_connection, wait_until
 from tests.state import count_operations_by_state
@@ -93,6 +93,8 @@ async def open_gateway_with_faults(
     finally:
         await simulator.stop()
 
+
+RATE_LIMIT_REFUSAL = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Too many"}]}'
 
 RESPONSE_FAULTS = [
     pytest.param({"close": "after"}, id="the connection drops after it was executed"),
@@ -336,6 +338,55 @@ async def test_payment_that_was_deleted_since_is_added_again(tmp_path: Path) -> 
         response = await setup.gateway.request("POST", path, body)
         _, added_again = await load_payment_ids(setup.gateway, batch)
         assert response.body["payment"]["id"] == added_again != added
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+async def test_payment_is_not_added_again_if_its_deletion_did_not_happen(
+    is_refused: bool, tmp_path: Path
+) -> None:
+    """The retry of its creation comes while it is open whether the deletion happens."""
+    async with open_gateway_with_faults(tmp_path) as setup:
+        recipient = await create_recipient(setup.gateway)
+        batch = await create_batch(setup.gateway, recipient, "5.00")
+        path = f"/v1/batches/{batch}/payments"
+        body = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
+        setup.add_fault("POST", "/v1/batches/*/payments", close="after")
+        assert (await setup.gateway.request("POST", path, body)).status == 500
+        payments = await load_payment_ids(setup.gateway, batch)
+        refusal = {"status": 429, "body": RATE_LIMIT_REFUSAL, "answer_delay": 1}
+        fault: dict[str, Any] = refusal if is_refused else {"close": "before"}
+        setup.add_fault("DELETE", "/v1/batches/*/payments/*", **fault)
+        deletion = asyncio.create_task(setup.gateway.request("DELETE", f"{path}/{payments[1]}"))
+        if is_refused:
+            await asyncio.sleep(0.3)
+        else:
+            assert (await deletion).status == 500
+            assert (await setup.gateway.request("POST", path, body)).status == 500
+            setup.let_calls_expire()
+        response = await setup.gateway.request("POST", path, body)
+        await deletion
+        assert response.body["payment"]["id"] == payments[1]
+        assert await load_payment_ids(setup.gateway, batch) == payments
+
+
+async def test_amount_that_a_signed_request_changed_since_is_set_again(tmp_path: Path) -> None:
+    async with open_gateway_with_faults(tmp_path) as setup:
+        batch = await create_batch(setup.gateway, await create_recipient(setup.gateway), "5.00")
+        (payment,) = await load_payment_ids(setup.gateway, batch)
+        path, change = f"/v1/batches/{batch}/payments/{payment}", {"sourceAmount": "7.00"}
+        setup.add_fault("PATCH", "/v1/batches/*/payments/*", close="after")
+        assert (await setup.gateway.request("PATCH", path, change)).status == 500
+        setup.add_fault("POST", "/v1/batches/*/generate-quote", close="after")
+        quote = ("POST", f"/v1/batches/{batch}/generate-quote")
+        assert (await setup.gateway.request(*quote)).status == 500
+        (service_batch,) = setup.service.find_or_create_tenant().batches.values()
+        (service_payment,) = service_batch.payments.values()
+        signed_path = f"/batches/{service_batch.id}/payments/{service_payment.id}"
+        body = b'{"sourceAmount":"9.00"}'
+        assert (await send_signed(setup.gateway, "PATCH", signed_path, body)).status == 200
+        assert (await setup.gateway.request(*quote)).body["batch"]["amount"] == "9.00"
+        assert (await setup.gateway.request("PATCH", path, change)).status == 200
+        assert service_payment.amount == Decimal("7.00")
 
 
 @pytest.mark.parametrize("is_removed_by_patch", [True, False])

@@ -274,10 +274,11 @@ class IdempotencyGuard:
         """Returns a new or resumed execution to run, or the response of a first attempt."""
         record = await self._build_record_after_connection_resets(write_request, wait_state)
         received_at = wait_state.received_at[0]
-        overwritten_ids: set[str] = set()
         unexecuted_id: str | None = None
         while True:
             id_ = wait_state.first_attempt_id
+            # Found out again each time: a deletion in doubt may turn out not to have happened.
+            overwritten_ids: set[str] = set()
             rows, first_attempt = await self._retries.find_first_attempt(
                 record, write_request, received_at, id_, overwritten_ids
             )
@@ -290,7 +291,9 @@ class IdempotencyGuard:
                 unexecuted_id = id_
                 continue
             if first_attempt is None:
-                is_blocked = rows and await self._reconcile_related(record, rows, wait_state)
+                is_blocked = rows and await self._reconcile_related(
+                    record, rows, wait_state, waits_for_running=bool(overwritten_ids)
+                )
                 if not is_blocked and (
                     execution := await self._start_execution(
                         record, write_request, wait_state, rows
@@ -456,16 +459,26 @@ class IdempotencyGuard:
         return None
 
     async def _reconcile_related(
-        self, record: OperationRecord, rows: list[OperationRecord], wait_state: _WaitState
+        self,
+        record: OperationRecord,
+        rows: list[OperationRecord],
+        wait_state: _WaitState,
+        *,
+        waits_for_running: bool,
     ) -> bool:
-        """Reconciles, or waits for, an operation on the same objects; False if there is none."""
+        """Reconciles, or waits for, an operation on the same objects; False if there is none.
+
+        With ``waits_for_running``, also for one that runs normally: its outcome decides whether the
+        request is a retry.
+        """
         for row in rows:
             if not is_blocking(row, record):
                 continue
             if not self.reconciler.is_operation_executing(row):
                 await self.reconciler.reconcile_blocking_write(row)
                 return True
-            if row.state != RUNNING or row.fence or self._retries.is_resumed(row):
+            is_interrupted = row.state != RUNNING or row.fence or self._retries.is_resumed(row)
+            if is_interrupted or waits_for_running:
                 if self._journal.monotonic() > wait_state.deadline:
                     raise self.reconciler.build_in_doubt_error(row)
                 await self._wait_for_first_attempt(

@@ -35,8 +35,8 @@ _REMOVALS = ("delete_payment", "update_batch")
 _OVERWRITING_OPERATIONS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(_PAYOUT_CHANGES, _PAYOUT_CHANGES),
     "update_recipient": ["update_recipient", *_PAYOUT_CHANGES],
-    **dict.fromkeys(_AMOUNT_CHANGES, _AMOUNT_CHANGES),
-    "generate_quote": [*_AMOUNT_CHANGES, "create_payment", "delete_payment"],
+    **dict.fromkeys(_AMOUNT_CHANGES, (*_AMOUNT_CHANGES, CHANGE.name)),
+    "generate_quote": [*_AMOUNT_CHANGES, "create_payment", "delete_payment", CHANGE.name],
     "create_recipient": ["delete_recipient", "delete_recipients"],
     "create_batch": ["delete_batch", "delete_batches"],
     "create_payment": _REMOVALS,
