@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from msgspec import structs
 
@@ -343,7 +344,7 @@ def _add_accounts(
         if method == legacy.WALLET and currency and shown_currency not in (None, currency):
             fields = {"currency": currency}
             response = yield recipient_outcomes.build_account_change_call(
-                recipient["id"], new_accounts[-1], fields, field_map
+                recipient["id"], new_accounts[-1], fields, [*accounts, *new_accounts], field_map
             )
             new_accounts[-1] |= {**fields, **payouts.extract_account(response)}
 
@@ -374,7 +375,11 @@ def _update_account(
     id_, account = changes.recipient["id"], changes.find_account(method) or {}
     country = account.get("country")
     field_map = payouts.map_account_field_names_to_client(changes.payout, method, country)
-    call = recipient_outcomes.build_account_change_call(id_, account, fields, field_map)
+    accounts = changes.recipient.get("accounts") or ()
+    build_call = partial(
+        recipient_outcomes.build_account_change_call, id_, fields=fields, field_map=field_map
+    )
+    call = build_call(account, accounts_before=accounts)
     try:
         return (yield from payouts.send_account_with_number_retry(call, country, options))
     except Refused as refused:
@@ -388,5 +393,5 @@ def _update_account(
             raise
         if current_account["recipientAccountId"] == account["recipientAccountId"]:
             raise Refused(500, [RECIPIENT_NOT_SHOWN_YET], retry_after="5") from None
-        call = recipient_outcomes.build_account_change_call(id_, current_account, fields, field_map)
+        call = build_call(current_account, accounts_before=recipient["accounts"])
         return (yield from payouts.send_account_with_number_retry(call, country, options))

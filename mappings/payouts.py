@@ -329,18 +329,21 @@ def _write_to_account_with_current_id(
     The id of an account that was just added is unknown if the response did not show it.
     """
 
-    def build_call(account: Mapping[str, JSON]) -> Call:
+    def build_call(
+        account: Mapping[str, JSON], accounts_before: Sequence[Mapping[str, JSON]]
+    ) -> Call:
         if fields is None:
             call = recipient_outcomes.build_account_deletion_call(original["id"], account)
             return structs.replace(call, undo_of=undo_of, is_cleanup=undo_of is None)
         call = recipient_outcomes.build_account_change_call(
-            original["id"], {**account, "primary": False}, fields
+            original["id"], {**account, "primary": False}, fields, accounts_before
         )
         return structs.replace(call, undo_of=undo_of)
 
+    previous_accounts = original.get("accounts") or []
     if account.get("recipientAccountId"):
         try:
-            yield build_call(account)
+            yield build_call(account, [*previous_accounts, *new_accounts])
         except Refused as refused:
             if refused.status != 404:
                 raise
@@ -349,7 +352,6 @@ def _write_to_account_with_current_id(
     recipient = (yield Call("GET", f"/recipients/{original['id']}"))["recipient"]
     volatile = ("recipientAccountId", "primary")
     stable_fields = {name: value for name, value in account.items() if name not in volatile}
-    previous_accounts = original.get("accounts") or []
     known_ids = collect_account_ids([*previous_accounts, *new_accounts])
     candidates = [
         candidate
@@ -360,7 +362,7 @@ def _write_to_account_with_current_id(
     ]
     # With several candidates the wrong account could be deleted; none is better than that.
     if len(candidates) == 1:
-        yield build_call(candidates[0])
+        yield build_call(candidates[0], recipient["accounts"])
 
 
 def collect_account_ids(accounts: Sequence[Mapping[str, JSON]]) -> list[str]:

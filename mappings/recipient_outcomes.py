@@ -151,19 +151,24 @@ def build_account_creation_outcome_rule(
 
 
 _ACCOUNT_ID = "recipientAccountId"
+_STABLE_FIELDS = ("type", "country", "currency", "accountHolderName")
+"""Fields of an account that a change of others leaves as they are."""
 
 
 def build_account_change_call(
     recipient_id: str,
     old_account: JSONObject,
     fields: JSONObject,
+    accounts_before: Iterable[JSONObject],
     field_map: Mapping[str, str] = MappingProxyType({}),
 ) -> Call:
     """Builds the call of PATCH /recipients/:id/accounts/:account; its rule reads the recipient.
 
-    The change gives the account another id (current interface, section 4.2).
+    The change gives the account another id (current interface, section 4.2), which none of
+    ``accounts_before`` has, those that the recipient had before it.
     """
     account_id = old_account[_ACCOUNT_ID]
+    known_ids = frozenset(each.get(_ACCOUNT_ID) for each in accounts_before)
 
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
         accounts = yield from _fetch_accounts(recipient_id)
@@ -174,9 +179,14 @@ def build_account_change_call(
                 # A masked number that ends like the new one was shown before the change, too.
                 is_evidence = not is_matching_account(fields, old_account)
                 return Confirmed({"account": account}) if is_evidence else Absent()
-        # The account has another id after the change, so it is found by its fields.
-        expected_fields = {"type": old_account.get("type"), **fields}
-        matches = [each for each in accounts if is_matching_account(expected_fields, each)]
+        # The account has another id after the change, so it is found by its fields: also by those
+        # that stay, because numbers are masked.
+        expected_fields = {name: old_account.get(name) for name in _STABLE_FIELDS} | {**fields}
+        matches = [
+            each
+            for each in accounts
+            if each.get(_ACCOUNT_ID) not in known_ids and is_matching_account(expected_fields, each)
+        ]
         if len(matches) == 1:
             return Confirmed({"account": matches[0]})
         return Inconclusive("the account no longer exists")

@@ -651,6 +651,37 @@ async def test_account_number_that_looks_the_same_when_masked_proves_no_change(
         )
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"id": "A-OLDER"}, id="an account that existed before"),
+        pytest.param({"accountHolderName": "Eve Moneypenny"}, id="a change by somebody else"),
+    ],
+)
+async def test_account_of_another_change_proves_no_change(
+    other: dict[str, str], tmp_path: Path
+) -> None:
+    """It is shown like the requested one, because only the end of its number is shown."""
+    async with open_gateway_with_faults(tmp_path, has_immediate_read=True) as setup:
+        create_response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        recipient = create_response.body["recipient"]["id"]
+        path = f"/v1/recipients/{recipient}/payout-methods"
+        assert (await setup.gateway.request("POST", path, BANK)).status == 200
+        accounts = setup.service.require_recipient(recipient).accounts
+        fields = {**accounts[0].fields, **other, "accountNum": "5555599"}
+        other_account = replace(
+            accounts[0], id=other.get("id", "A-NEWER"), is_primary=False, fields=fields
+        )
+        if "id" in other:
+            accounts.insert(0, other_account)
+        setup.add_fault("PATCH", "/v1/recipients/*/accounts/*", close="before", delay=1)
+        change = {"accounts": {"bank": {"accountNum": "9999999"}}}
+        request = asyncio.create_task(setup.gateway.request("PATCH", path, change))
+        await asyncio.sleep(0.5)
+        accounts[:] = [replace(other_account, is_primary=True)]
+        assert (await request).status == 500
+
+
 async def test_government_id_that_looks_the_same_when_masked_proves_no_change(
     tmp_path: Path,
 ) -> None:
