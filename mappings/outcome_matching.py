@@ -72,6 +72,10 @@ def confirm_operator_named_object(
     return Confirmed({kind: match}, object_id=object_id)
 
 
+def build_older_object_reason(object_id: str) -> str:
+    return f"{object_id}, named by the operator, is older than the write"
+
+
 NO_PAYMENT_IDS_REASON = "the service does not show the ids of the batch's payments"
 
 

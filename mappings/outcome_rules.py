@@ -35,6 +35,7 @@ from mappings.outcome_matching import (
     JSONObject,
     PaymentTest,
     ShownPayments,
+    build_older_object_reason,
     confirm_operator_named_object,
     extract_payee_id,
     fetch_if_exists,
@@ -69,7 +70,7 @@ def build_batch_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         if write.operator_object_id is not None:
-            return (yield from _confirm_operator_named_batch(write.operator_object_id, body))
+            return (yield from _confirm_operator_named_batch(write, body))
         try:
             rows = yield from fetch_whole_list("/batches", "batches", {}, witness=())
         except NoSuchOperation:
@@ -123,14 +124,18 @@ def _select_batches_paying_same(
     return matching_rows, exact_ids
 
 
-def _confirm_operator_named_batch(batch_id: str, body: JSONObject) -> OutcomeReads:
+def _confirm_operator_named_batch(write: InDoubtWrite, body: JSONObject) -> OutcomeReads:
     """Checks the batch that an operator named, which must not visibly pay something else."""
+    batch_id = str(write.operator_object_id)
     summary = yield from fetch_summary_if_exists(batch_id)
     if summary is None:
         return Inconclusive(f"the service has no batch {batch_id}, named by the operator")
-    payments = extract_payments(summary)
+    batch, payments = extract_batch(summary), extract_payments(summary)
+    if not is_created_after_write(batch, write):
+        return Inconclusive(build_older_object_reason(batch_id))
     has_payees = all(map(has_recipient, payments))
     is_other = has_payees and not _has_same_payments(body, summary, is_possible_payment)
+    is_other = is_other or batch.get("currency") not in (None, body.get("currency"))
     if len(payments) != len(body["payments"]) or is_other:
         return Inconclusive(f"{batch_id}, named by the operator, pays something else")
     return Confirmed({"batch": {"id": batch_id}}, object_id=batch_id)
@@ -197,16 +202,17 @@ def build_payment_add_outcome_rule(
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         if (summary := (yield from fetch_summary_if_exists(upstream_id))) is None:
             return Absent()  # the batch was deleted, and pays nobody
-        if write.operator_object_id is not None:
-            return _confirm_operator_named_payment(
-                write.operator_object_id, body, extract_payments(summary), known_ids, currency
-            )
+        named_id = write.operator_object_id
+        rows = [row for row in extract_payments(summary) if row.get("id") not in known_ids]
+        # The named one first, so that of equal payments it is dropped last.
+        rows.sort(key=lambda row: row.get("id") != named_id)
+        new_payments = _drop_hidden_payments(rows, list_hidden_entries(), currency)
+        if named_id is not None:
+            return _confirm_operator_named_payment(named_id, body, new_payments, currency)
         if not has_payment_ids(summary):
             return Inconclusive(NO_PAYMENT_IDS_REASON)
         # Loaded after the summary: every payment in it comes from an add that is stored by then.
         unclaimed_payments = yield from load_other_adds()
-        new_rows = (row for row in extract_payments(summary) if row.get("id") not in known_ids)
-        new_payments = _drop_hidden_payments(new_rows, list_hidden_entries(), currency)
         if find_all_payments(summary) is None or not all(map(has_recipient, new_payments)):
             return Inconclusive("the service does not show the recipients of the batch's payments")
         unclaimed = [row for row in new_payments if row.get("id") not in write.claimed_ids]
@@ -258,16 +264,13 @@ def _drop_hidden_payments(
 def _confirm_operator_named_payment(
     payment_id: str,
     body: JSONObject,
-    shown_payments: Iterable[JSONObject],
-    known_ids: frozenset[str],
+    new_payments: Iterable[JSONObject],
     currency: JSON,
 ) -> Confirmed | Inconclusive:
     """Checks the payment that an operator named: it must be new and must not visibly differ."""
-    payment = next((dict(row) for row in shown_payments if row.get("id") == payment_id), None)
-    is_match = (
-        payment is not None
-        and payment_id not in known_ids
-        and (not has_recipient(payment) or is_possible_payment(body, payment, currency))
+    payment = next((dict(row) for row in new_payments if row.get("id") == payment_id), None)
+    is_match = payment is not None and (
+        not has_recipient(payment) or is_possible_payment(body, payment, currency)
     )
     return confirm_operator_named_object(payment_id, "payment", payment if is_match else None)
 

@@ -20,9 +20,11 @@ from mappings.effects import (
 from mappings.failures import Refused
 from mappings.outcome_matching import (
     JSONObject,
+    build_older_object_reason,
     confirm_operator_named_object,
     fetch_if_exists,
     fetch_whole_list,
+    is_created_after_write,
     is_shown_value_compatible,
     select_created_object,
 )
@@ -38,6 +40,8 @@ def build_recipient_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
             recipient = yield from fetch_recipient_if_exists(id_)
             if recipient is None:
                 return Inconclusive(f"the service has no recipient {id_}, named by the operator")
+            if not is_created_after_write(recipient, write):
+                return Inconclusive(build_older_object_reason(id_))
             # A mistyped id would pay another person, so the address has to agree.
             if is_shown_value_compatible(body.get("email"), recipient.get("email")):
                 return Confirmed({"recipient": recipient}, object_id=id_)

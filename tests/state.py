@@ -162,7 +162,15 @@ class State:
         return Counter(row.state for row in await fetch(self.store, select(operations.c.state)))
 
     async def age_writes(self, seconds: float) -> None:
-        """Makes every recorded write older by so many seconds."""
+        """Makes every recorded write, and its operation, older by so many seconds."""
+        for operation in await fetch(self.store, select(operations)):
+            aged_time = operation.started_at - timedelta(seconds=seconds)
+            await execute(
+                self.store,
+                update(operations)
+                .where(operations.c.id == operation.id)
+                .values(started_at=aged_time),
+            )
         for row in await fetch(self.store, select(upstream_writes)):
             is_row = (
                 upstream_writes.c.operation_id == row.operation_id,

@@ -311,7 +311,8 @@ async def record_operator_verdict(store: Store, shown_id: str, verdict: str) -> 
         raise ActionRefused(f"{id_} is in progress; wait for its answer")
     # A verdict that it did not happen allows a retry to send the payment again. Until the service
     # rejects the request as too old, it may still be carried out.
-    remaining = write.recorded_at + SURE_AFTER_AGE - store.clock()
+    # Its own time is by the service's clock, which may be behind.
+    remaining = max(write.recorded_at, record.started_at) + SURE_AFTER_AGE - store.clock()
     if verdict == states.ABSENT and remaining > timedelta():
         seconds = int(remaining.total_seconds()) + 1
         raise ActionRefused(

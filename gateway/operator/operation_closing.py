@@ -26,7 +26,7 @@ from gateway.storage.operation_records import (
 )
 from gateway.storage.operations import OperationRepository
 from gateway.writes import states
-from gateway.writes.outcome_policy import UNREADABLE_REASON
+from gateway.writes.outcome_policy import TOO_EARLY_REASON, UNREADABLE_REASON
 from gateway.writes.reconciler import build_change_releases
 from gateway.writes.step_records import decode_request
 from mappings.effects import CompareAndSet
@@ -86,7 +86,7 @@ async def _try_close_operation(store: Store, write_id: str, *, waits_for_gateway
     # Its readings take precedence: a write that did happen would be sent again by a retry.
     if unapplied_writes and waits_for_gateway:
         return False
-    if unapplied_writes and (record.reason or "").startswith(UNREADABLE_REASON):
+    if unapplied_writes and (record.reason or "").startswith((UNREADABLE_REASON, TOO_EARLY_REASON)):
         raise ActionRefused(f"wait until the outcome can be checked: {record.reason}")
     if any(is_verdict_refuted(record, write) for write in unapplied_writes):
         raise ActionRefused(f"the outcome recorded for {write_id} cannot be right: {record.reason}")

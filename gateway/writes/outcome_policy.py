@@ -51,6 +51,7 @@ MAX_UNREADABLE_PAUSE_SECONDS = 8.0
 """Longest pause after reads that failed, in which no other write of the merchant is looked for."""
 
 UNREADABLE_REASON = "the service could not be read"
+TOO_EARLY_REASON = "it may still be carried out"
 _NOT_SEEN_REASON = "the service does not show it yet"
 
 OutcomeReader = Callable[[Generator[Step, Any, WriteOutcome], float], Awaitable[WriteOutcome]]
@@ -246,7 +247,7 @@ class OutcomePolicy:
             return Confirmed()
         # The legacy service executes a request when it gets it, or not at all.
         if not record.is_forwarded and (wait := self.seconds_until_conclusive(record)):
-            raise Unknown("it may still be carried out", retry_after=wait)
+            raise Unknown(TOO_EARLY_REASON, retry_after=wait)
         return Absent()
 
     def _check_absence_conclusive(
@@ -260,5 +261,5 @@ class OutcomePolicy:
             seconds_too_early, self.seconds_until_conclusive(execution.operation_record)
         ):
             observation = outcome.reason if isinstance(outcome, MayExist) else _NOT_SEEN_REASON
-            reason = f"{observation}; it may still be carried out"
+            reason = f"{observation}; {TOO_EARLY_REASON}"
             raise Unknown(reason, retry_after=wait)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,9 +37,11 @@ from tests.operator_commands import (
 from tests.payouts import WALLET, create_batch, create_recipient
 from tests.processes import build_configuration, run_installed_command, run_serve
 from tests.running_gateway import KEY, build_settings, import_api_keys
+from tests.service_summaries import load_service_summary, show_summary
+from tests.signed_requests import send_signed
 from tests.simulator import Fault, Service, ServiceOptions, start_simulator
 from tests.sockets import wait_until
-from tests.state import execute
+from tests.state import execute, open_state
 
 ROOT = Path(__file__).parents[2]
 SETTLE_COMMAND = ("writes", "settle")
@@ -452,6 +456,97 @@ async def test_wrong_object_id_is_refused(tmp_path: Path) -> None:
             *SETTLE_COMMAND, write, "--made", batch_without_payments.id, "--yes"
         )
         assert (await operated_gateway.gateway.request("POST", "/v1/batches", body)).status == 200
+
+
+async def test_older_batch_and_one_in_another_currency_are_refused(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
+        operated_gateway.add_fault("POST", "/v1/batches", **RESPONSE_LOST)
+        body = {"sourceCurrency": "USD", "payments": []}
+        assert (await operated_gateway.gateway.request("POST", "/v1/batches", body)).status == 500
+        batches = operated_gateway.service.find_or_create_tenant().batches
+        (batch,) = batches.values()
+        older = replace(batch, id="B-OLDER", created_at=batch.created_at - timedelta(hours=1))
+        other = replace(batch, id="B-OTHER", currency="EUR")
+        batches |= {each.id: each for each in (older, other)}
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        for id_, reason in (
+            (older.id, "is older than the write"),
+            (other.id, "pays something else"),
+        ):
+            await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", id_, "--yes")
+            await wait_until_async(
+                lambda id_=id_, reason=reason: has_reason(
+                    operated_gateway, f"{id_}, named by the operator, {reason}"
+                )
+            )
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", batch.id, "--yes")
+        await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
+
+
+async def test_account_is_not_added_to_an_older_recipient(tmp_path: Path) -> None:
+    """Its payments would go to the account of the new one."""
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        older_body = json.dumps(RECIPIENT_BODY).encode()
+        await send_signed(operated_gateway.gateway, "POST", "/recipients", older_body)
+        recipients = operated_gateway.service.find_or_create_tenant().recipients
+        (older,) = recipients.values()
+        older.created_at -= timedelta(hours=1)
+        operated_gateway.add_fault("POST", "/v1/recipients", **RESPONSE_LOST)
+        body = {**RECIPIENT_BODY, "payout": WALLET}
+        create = ("POST", "/v1/recipients", body)
+        assert (await operated_gateway.gateway.request(*create)).status == 500
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", older.id, "--yes")
+        reason = f"{older.id}, named by the operator, is older than the write"
+        await wait_until_async(lambda: has_reason(operated_gateway, reason))
+        assert older.accounts == []
+
+
+async def test_payment_of_an_earlier_add_cannot_be_named_for_a_later_one(tmp_path: Path) -> None:
+    """The second of two equal payments would never be made."""
+    async with open_operated_gateway(tmp_path, answers="bare") as operated_gateway:
+        gateway, service = operated_gateway.gateway, operated_gateway.service
+        recipient = await create_recipient(gateway)
+        path = f"/v1/batches/{await create_batch(gateway, recipient, '10.00')}/payments"
+        # The service shows the first one late, and does not say its id.
+        show_summary(service, await load_service_summary(gateway, service))
+        operated_gateway.add_fault(
+            "POST", "/v1/batches/*/payments", status=200, body=b'{"ok":true}', executes=True
+        )
+        body = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
+        assert (await gateway.request("POST", path, body)).status == 200
+        operated_gateway.add_fault("POST", "/v1/batches/*/payments", close="before")
+        assert (await gateway.request("POST", path, body)).status == 500
+        service.faults.clear()
+        (batch,) = service.find_or_create_tenant().batches.values()
+        first = [*batch.payments][-1]
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", first, "--yes")
+        reason = f"{first}, named by the operator, is no new payment"
+        await wait_until_async(lambda: has_reason(operated_gateway, reason))
+
+
+async def test_recent_write_cannot_be_given_up_if_the_clock_of_the_service_is_behind(
+    tmp_path: Path,
+) -> None:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        operated_gateway.service.clock = lambda: time.time() - 120
+        recipient = await create_recipient(operated_gateway.gateway)
+        operated_gateway.add_fault("POST", "/v1/batches", close="before")
+        payment = {"recipient": {"id": recipient}, "sourceAmount": "10.00"}
+        create = ("POST", "/v1/batches", {"sourceCurrency": "USD", "payments": [payment]})
+        assert (await operated_gateway.gateway.request(*create)).status == 500
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        absent = (*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
+        result = await operated_gateway.run_command(*absent, code=2)
+        assert "may still be carried out" in result.stderr
+        # The verdict is accepted, as by a command whose clock is ahead; the gateway knows better.
+        async with open_state(operated_gateway.gateway.settings) as state:
+            await state.age_writes(60)
+        await operated_gateway.run_command(*absent)
+        await wait_until_async(lambda: has_reason(operated_gateway, "it may still be carried out"))
+        result = await operated_gateway.run_command("writes", "close", write, "--yes", code=2)
+        assert "wait until the outcome can be checked: it may still" in result.stderr
 
 
 async def test_impossible_outcome_is_refused_in_one_line(tmp_path: Path) -> None:
