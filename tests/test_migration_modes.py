@@ -631,6 +631,36 @@ async def test_wrong_verdict_on_a_forwarded_write_can_be_corrected(
         assert setup.count_legacy_calls("POST", "/v1/batches") == (1 if has_happened else 2)
 
 
+@pytest.mark.parametrize("kind", ["recipient", "batch", "payment"])
+async def test_another_object_is_no_answer_to_a_forwarded_create(kind: str, tmp_path: Path) -> None:
+    """A mistyped id would pay another person."""
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
+        await setup.set_mode("forward")
+        recipient = await create_recipient(setup.gateway)
+        batch = await create_batch(setup.gateway, recipient, "5.00")
+        path, body = {
+            "recipient": ("/recipients", RECIPIENT_BODY),
+            "batch": ("/batches", build_batch_body(recipient, "10.00")),
+            "payment": (
+                f"/batches/{batch}/payments",
+                {"recipient": {"id": recipient}, "sourceAmount": "7.00"},
+            ),
+        }[kind]
+        other_body = {**body, "email": "eve@example.com", "payments": [], "sourceAmount": "8.00"}
+        other = await setup.request_legacy("POST", f"/v1{path}", other_body)
+        setup.add_legacy_fault("POST", f"/v1{path}", close="after")
+        assert (await setup.gateway.request("POST", f"/v1{path}", body)).status == 500
+        (lost_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        write, other_id = lost_write["write"], other.body[kind]["id"]
+        await settle_and_wait(setup, write, "--made", other_id)
+        assert (await setup.gateway.request("POST", f"/v1{path}", body)).status == 500
+        (listed,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        assert f"{other_id}, which was recorded as made, is another {kind}" in listed["why"]
+        await age_sent_writes(setup)
+        await settle_and_wait(setup, write, "--did-not-happen")
+        assert (await setup.gateway.request("POST", f"/v1{path}", body)).status == 200
+
+
 async def test_verdict_is_final_once_its_client_has_the_response(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")

@@ -36,11 +36,12 @@ from gateway.writes.idempotency import IdempotencyGuard
 from gateway.writes.retry_matching import FirstAttemptTranslatedError
 from gateway.writes.stored_responses import FORWARDED_RETRY_AFTER_SECONDS, ObjectNotShownError
 from gateway.writes.write_request import WriteRequest
-from mappings import FORWARDED
+from mappings import FORWARDED, money
 from mappings.effects import JSON, Answer, Call, CompareAndSet
 from mappings.errors import NOT_FOUND
 from mappings.failures import CircuitOpen, Failure, Problem, Refused, Unknown, Unreachable
 from mappings.forwarded_writes import FORWARDED_PREFIX, require_known_creation
+from mappings.outcome_matching import is_shown_value_compatible
 
 NOT_MODIFIED = 304
 _CHANGE_WORDS = {"PATCH": "updated", "DELETE": "deleted"}
@@ -253,7 +254,8 @@ class ForwardedWrite:
             body = json_codec.dumps({"ok": True, "object": word})
             return PassedResponse(200, CIMultiDict(), body)
         path = inbound.target.partition("?")[0].rstrip("/")
-        is_creation = operation.name.removeprefix("create_") in _CREATED_OBJECTS
+        kind = operation.name.removeprefix("create_")
+        is_creation = kind in _CREATED_OBJECTS
         if is_creation:
             path += f"/{answer.body.get('id')}"
         target = path.removesuffix("/start-processing").removesuffix("/generate-quote")
@@ -262,6 +264,18 @@ class ForwardedWrite:
         except Failure as failure:
             reason = f"the legacy service cannot be read: {failure}"
         else:
+            is_long = len(inbound.body) + len(response.body) > json_codec.LARGE_BYTES
+            if (
+                response.status == 200
+                and is_creation
+                and not await run_in_thread_if(
+                    is_long, _is_possible_result, kind, inbound.body, response.body
+                )
+            ):
+                raise ObjectNotShownError(
+                    f"{answer.body.get('id')}, which was recorded as made, is another {kind}",
+                    retry_after=FORWARDED_RETRY_AFTER_SECONDS,
+                )
             if response.status == 200:
                 return response
             if is_creation and is_not_found(response):
@@ -307,14 +321,44 @@ def parse_problems(body: bytes) -> list[Problem]:
     ]
 
 
+def _is_possible_result(kind: str, sent_body: bytes, shown_body: bytes) -> bool:
+    """Whether a request may have created the object that an operator named.
+
+    A mistyped id would pay another person, or the same one again.
+    """
+    sent, shown = parse_fields(sent_body), _parse_object(shown_body, kind)
+    if kind == "batch" and sent:  # it may be in another charset
+        payments = sent.get("payments")
+        sent_count = len(payments) if isinstance(payments, Sequence) else 0
+        return shown.get("totalPayments") in (None, sent_count)
+    payee: JSON = sent
+    shown_payee: JSON = shown
+    if kind == "payment":
+        payee, shown_payee = sent.get("recipient") or {}, shown.get("recipient") or {}
+        amounts = (money.parse_amount(each.get("sourceAmount")) for each in (sent, shown))
+        if len({*amounts} - {None}) > 1:
+            return False
+    # What the service does not show contradicts nothing.
+    return all(
+        is_shown_value_compatible(payee[name], shown_payee[name])
+        for name in (("email",) if kind == "recipient" else ("id", "email"))
+        if payee.get(name) and shown_payee.get(name)
+    )
+
+
 def _parse_created_id(inbound: InboundRequest, body: bytes) -> str | None:
     """Parses the id of a created object from a response."""
     for name in _CREATED_OBJECTS:
         if inbound.operation.name == f"create_{name}":
-            created = parse_fields(body).get(name)
-            created_id = created.get("id") if isinstance(created, dict) else None
+            created_id = _parse_object(body, name).get("id")
             return created_id if isinstance(created_id, str) else None
     return None
+
+
+def _parse_object(body: bytes, name: str) -> dict[str, JSON]:
+    """Parses an object of a response; empty if it is missing."""
+    value = parse_fields(body).get(name)
+    return value if isinstance(value, dict) else {}
 
 
 async def _decompress_body(body: bytes, headers: CIMultiDict[str]) -> bytes:

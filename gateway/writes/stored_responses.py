@@ -31,7 +31,7 @@ _ANSWER_START = "{"
 
 
 class ObjectNotShownError(Unknown):
-    """The legacy service does not have the object that an operator named."""
+    """The legacy service does not have the object that an operator named, or it is another one."""
 
 
 async def encode_response(response: LegacyResponse) -> StoredText:
