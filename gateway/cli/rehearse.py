@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
-import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import click
 
-from gateway.auth.key_import import import_only_key
 from gateway.auth.key_rows import find_single_key, load_credentials, load_listed_keys
 from gateway.cli import CommandError, options, output
 from gateway.config.settings import Environments, Server, Settings, State
@@ -25,6 +21,7 @@ from gateway.operator.rehearsal.report import Report
 from gateway.operator.rehearsal.run import RecordingClient, RehearsalRun, RehearsalStopped
 from gateway.operator.rehearsal.runner import run_rehearsal
 from gateway.server.app import run_gateway
+from gateway.server.demo import open_temporary_state
 from gateway.storage import Store, Tenant
 from gateway.storage.checkpoints import is_frozen
 
@@ -79,23 +76,20 @@ async def _rehearse(settings: Settings, store: Store, key_name: str, *, may_star
 
     tenant = await _find_sandbox_tenant(settings, store, key_name)
     credentials, api_key = await load_credentials(store, tenant), secrets.token_hex(16)
-    with _open_temporary_folder() as folder:
-        own_settings = _build_own_settings(settings, folder)
-        await import_only_key(own_settings.state, tenant, credentials, api_key, "rehearsal")
-        async with (
-            run_gateway(own_settings, create_client=create_client) as gateway,
-            # Without a timeout, because a rate limit may delay several calls of a request.
-            aiohttp.ClientSession(gateway.url, timeout=aiohttp.ClientTimeout()) as session,
-        ):
-            session.headers["X-API-Key"] = api_key
-            parts = (settings, tenant, credentials, session, clients[0], may_start)
-            run = RehearsalRun(*parts, is_interrupted=_catch_first_interrupt())
-            try:
-                return await run_rehearsal(run)
-            except RehearsalStopped as reason:
-                raise CommandError(
-                    f"{reason}; `payout-gateway doctor` says what is wrong"
-                ) from None
+    async with (
+        open_temporary_state(tenant, credentials, api_key, "rehearsal") as state,
+        run_gateway(_build_own_settings(settings, state), create_client=create_client) as gateway,
+        # Without a timeout, because a rate limit may delay several calls of a request.
+        aiohttp.ClientSession(
+            gateway.url, headers={"X-API-Key": api_key}, timeout=aiohttp.ClientTimeout()
+        ) as http,
+    ):
+        parts = (settings, credentials, http, clients[0], may_start)
+        run = RehearsalRun(*parts, is_interrupted=_catch_first_interrupt())
+        try:
+            return await run_rehearsal(run)
+        except RehearsalStopped as reason:
+            raise CommandError(f"{reason}; `payout-gateway doctor` says what is wrong") from None
 
 
 def _catch_first_interrupt() -> Callable[[], bool]:
@@ -133,23 +127,11 @@ async def _find_sandbox_tenant(settings: Settings, store: Store, key_name: str) 
     return key.tenant
 
 
-@contextmanager
-def _open_temporary_folder() -> Iterator[str]:
-    """Opens a folder that is removed with its key when this process ends, even if it is killed."""
-    folder = tempfile.mkdtemp(prefix="payout-gateway-")
-    # A process of its own, which waits for the end of its input, and that is the end of this one.
-    remove = ["sh", "-c", 'cat; rm -rf "$0"', folder]
-    with subprocess.Popen(remove, stdin=subprocess.PIPE, start_new_session=True):  # noqa: S603
-        yield folder
-
-
-def _build_own_settings(settings: Settings, folder: str) -> Settings:
-    key_file = Path(folder, "rehearsal.key")
+def _build_own_settings(settings: Settings, state: State) -> Settings:
     changes: dict[str, Any] = {
         name: Settings.model_fields[name].default for name in ("limits", "deprecation", "traces")
     }
-    changes["server"] = Server(port=0, admin_port=0)
-    changes["state"] = State(url=f"sqlite:///{folder}/rehearsal.db", encryption_key_file=key_file)
+    changes |= {"server": Server(port=0, admin_port=0), "state": state}
     # Without live: nothing here can reach it.
     changes["environments"] = Environments(sandbox=settings.environments.sandbox)
     return settings.model_copy(update=changes)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import random
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -58,16 +59,28 @@ async def open_demo_settings(settings: Settings) -> AsyncIterator[Settings]:
     server = {"host": LOOPBACK, "admin_host": LOOPBACK, "workers": 1}
     changes: dict[str, Any] = {"server": settings.server.model_copy(update=server)}
     changes["environments"] = Environments(sandbox=Environment(base_url=simulator.url))
+    credentials = Credentials(DEMO_CREDENTIALS.access_key, DEMO_CREDENTIALS.secret_key)
+    tenant = Tenant(DEMO_CREDENTIALS.merchant, DEMO_CREDENTIALS.environment)
     try:
-        with tempfile.TemporaryDirectory(prefix="payout-gateway-") as folder:
-            key_file = Path(folder, "demo.key")
-            state = State(url=f"sqlite:///{folder}/demo.db", encryption_key_file=key_file)
-            credentials = Credentials(DEMO_CREDENTIALS.access_key, DEMO_CREDENTIALS.secret_key)
-            tenant = Tenant(DEMO_CREDENTIALS.merchant, DEMO_CREDENTIALS.environment)
-            await import_only_key(state, tenant, credentials, DEMO_API_KEY, "demo")
+        async with open_temporary_state(tenant, credentials, DEMO_API_KEY, "demo") as state:
             yield settings.model_copy(update={**changes, "state": state})
     finally:
         await simulator.stop()
+
+
+@asynccontextmanager
+async def open_temporary_state(
+    tenant: Tenant, credentials: Credentials, api_key: str, name: str
+) -> AsyncIterator[State]:
+    """Opens a state with one key, which is removed when this process ends, even if it is killed."""
+    folder = tempfile.mkdtemp(prefix="payout-gateway-")
+    # A process of its own, which waits for the end of its input, and that is the end of this one.
+    remove = ["sh", "-c", 'cat; rm -rf "$0"', folder]
+    with subprocess.Popen(remove, stdin=subprocess.PIPE, start_new_session=True):  # noqa: ASYNC220, S603
+        key_file = Path(folder, "gateway.key")
+        state = State(url=f"sqlite:///{folder}/gateway.db", encryption_key_file=key_file)
+        await import_only_key(state, tenant, credentials, api_key, name)
+        yield state
 
 
 def build_simulator_vocabulary(vocabulary: Words) -> Vocabulary:

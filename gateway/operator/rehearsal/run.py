@@ -19,7 +19,6 @@ from gateway.config.settings import Settings
 from gateway.operator import REFERENCE_PREFIX
 from gateway.operator.rehearsal.scenario import BODIES, Step
 from gateway.payloads import json_codec
-from gateway.storage import Tenant
 from gateway.upstream.client import UpstreamClient, open_upstream_client
 from gateway.upstream.clock import ServiceClock
 from gateway.upstream.http_connection import Reply
@@ -155,7 +154,6 @@ class RehearsalRun:
     """
 
     settings: Settings
-    tenant: Tenant
     credentials: Credentials
     session: aiohttp.ClientSession
     client: RecordingClient
