@@ -6,33 +6,25 @@ import os
 from collections.abc import Collection
 from typing import Any
 
-from pydantic_settings import PydanticBaseSettingsSource
-
 ENVIRONMENT_PREFIX = "PAYOUT_GATEWAY_"
 
 
-class EnvironmentSource(PydanticBaseSettingsSource):
-    """Reads ``PAYOUT_GATEWAY_SERVER__PORT`` as ``server.port``.
+def override_by_variables(document: dict[str, Any], sections: Collection[str]) -> None:
+    """Sets the keys that variables name: ``PAYOUT_GATEWAY_SERVER__PORT`` is ``server.port``.
 
     Every variable with the gateway's prefix and a double underscore names a key; an unknown key is
     an error. Variables without it are ignored: Kubernetes sets some (``PAYOUT_GATEWAY_PORT``) for a
     Service of this name.
     """
-
-    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
-        raise NotImplementedError  # __call__ reads all variables
-
-    def __call__(self) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for name, value in os.environ.items():
-            if keys := parse_variable_name(name, self.settings_cls.model_fields):
-                section = values
-                for key in keys[:-1]:
-                    section = section.setdefault(key, {})
-                # Deployment tools set optional variables to an empty string.
-                if value:
-                    section[keys[-1]] = value
-        return values
+    for name, value in os.environ.items():
+        # Deployment tools set optional variables to an empty string.
+        if value and (keys := parse_variable_name(name, sections)):
+            section = document
+            for key in keys[:-1]:
+                if not isinstance(section.get(key), dict):
+                    section[key] = {}
+                section = section[key]
+            section[keys[-1]] = value
 
 
 def parse_variable_name(variable: str, sections: Collection[str]) -> list[str] | None:

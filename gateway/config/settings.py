@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from pydantic import PrivateAttr, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from gateway.config.config_file import ConfigFile
 from gateway.config.environment_variables import (
-    EnvironmentSource,
+    override_by_variables,
     parse_variable_name,
 )
 from gateway.config.section import (
@@ -52,10 +51,10 @@ CHECK_TIMEOUT_SECONDS = 5.0
 """Seconds that `doctor` and `keys verify` wait for an answer; a healthy service takes less than one."""
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """The whole configuration; ``deploy/gateway.example.toml`` describes every key."""
 
-    model_config = SettingsConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     server: Server = Server()
     environments: Environments = Environments()
@@ -96,17 +95,6 @@ class Settings(BaseSettings):
             return problem
         return self._config_file.format_problem_with_location(key, message)
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        *_others: PydanticBaseSettingsSource,  # the library's sources for variables and .env files
-        **_named: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        # The first source takes precedence.
-        return EnvironmentSource(settings_cls), init_settings
-
 
 def has_setting_variable() -> bool:
     """Whether the environment sets any key."""
@@ -127,6 +115,7 @@ def load_settings(path: Path | None) -> Settings:
     # Checked before the validation, because its messages would hide these.
     if secret_problems := list(config_file.find_secret_problems()):
         raise ConfigurationError(secret_problems)
+    override_by_variables(document, Settings.model_fields)
     try:
         return Settings(**document).attach_config_file(config_file)
     except ValidationError as error:

@@ -26,7 +26,7 @@ START_SECONDS = 60
 LIBRARIES = (
     "aiohttp.web", "alembic.command", "babel.numbers", "cachetools", "click",
     "cryptography.fernet", "jinja2", "multidict", "prometheus_client", "pycountry", "pydantic",
-    "pydantic_settings", "schwifty", "simplejson", "sqlalchemy.ext.asyncio", "structlog",
+    "schwifty", "simplejson", "sqlalchemy.ext.asyncio", "structlog",
     "typing_extensions", "uvloop", "yarl", "opentelemetry.trace",
 )  # fmt: skip
 
