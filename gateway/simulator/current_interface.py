@@ -113,7 +113,7 @@ class CurrentInterface:
         return self.run_operation(exchange, request, run_operation)
 
     @property
-    def routes(self) -> Routes[Operation]:
+    def routes(self) -> Routes:
         return list_routes(self.service.vocabulary, is_inferred=self.service.options.inferred)
 
     def run_operation(
@@ -399,7 +399,7 @@ CANNED_ANSWERS: tuple[tuple[str, str, JsonObject], ...] = (
 
 # Cached, because tests run services with different words and options.
 @lru_cache
-def list_routes(vocabulary: Vocabulary, *, is_inferred: bool) -> Routes[Operation]:
+def list_routes(vocabulary: Vocabulary, *, is_inferred: bool) -> Routes:
     routes: tuple[tuple[str, str, Operation], ...] = (
         *operations.SHARED_ROUTES,
         ("POST", "/recipients", create_recipient),

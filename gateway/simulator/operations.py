@@ -5,10 +5,10 @@ the legacy interface, sections 4.3 to 4.5. What differs is in the request (`Acce
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from gateway.simulator import batches, recipients
 from gateway.simulator.batches import parse_text
@@ -16,19 +16,17 @@ from gateway.simulator.requests import AcceptedRequest, Operation
 from gateway.simulator.state import Batch, Payment
 from gateway.simulator.validation import JsonObject, Problems, build_not_found_error, is_blank
 
-Run = TypeVar("Run", bound=Callable[..., object])
 
-
-class Route(NamedTuple, Generic[Run]):
+class Route(NamedTuple):
     method: str
     path_pattern: re.Pattern[str]
-    operation: Run
+    operation: Operation
 
 
-Routes = tuple[Route[Run], ...]
+Routes = tuple[Route, ...]
 
 
-def compile_routes(*routes: tuple[str, str, Run], suffix: str = "") -> Routes[Run]:
+def compile_routes(*routes: tuple[str, str, Operation], suffix: str = "") -> Routes:
     """Compiles paths below `/v1` with placeholders, ``:id``; nothing is decoded before matching."""
     return tuple(
         Route(method, re.compile(rf"/v1{pattern}{suffix}\Z"), operation)
@@ -37,7 +35,7 @@ def compile_routes(*routes: tuple[str, str, Run], suffix: str = "") -> Routes[Ru
     )
 
 
-def require_route(table: Routes[Run], method: str, path: str) -> tuple[Run, tuple[str, ...]]:
+def require_route(table: Routes, method: str, path: str) -> tuple[Operation, tuple[str, ...]]:
     """Returns the operation and the ids in the path. Raises ApiError `not_found`."""
     for route in table:
         if route.method == method and (match := route.path_pattern.match(path)):

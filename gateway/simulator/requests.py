@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from gateway.simulator import batches, views
 from gateway.simulator.state import Batch, Payment, Recipient, Tenant
@@ -168,7 +168,8 @@ class AcceptedRequest:
         return batches.parse_payment_change(problems, body, payment)
 
 
-Operation = Callable[[AcceptedRequest], JsonObject]
+Operation = Callable[[Any], JsonObject]
+"""A function of an ``AcceptedRequest``, or of the legacy interface's."""
 
 
 @dataclass

@@ -47,7 +47,7 @@ class DeviatingInterface(CurrentInterface):
         self.max_age_seconds = select_max_age(service.options.deviations)
 
     @property
-    def routes(self) -> Routes[Operation]:
+    def routes(self) -> Routes:
         list_of_payments = _LIST_OF_PAYMENTS if self.options.lists_payments else ()
         return (*super().routes, *list_of_payments)
 

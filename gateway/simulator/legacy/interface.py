@@ -3,10 +3,9 @@
 Sections 4 to 7. Names and currencies of countries are those of CLDR, regions those of ISO 3166-2.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
-from typing import cast
 from urllib.parse import parse_qsl
 
 import pycountry
@@ -84,8 +83,6 @@ class LegacyRequest(AcceptedRequest):
         # Lists have no status for an invalid number (section 4.1), so the default applies.
         return super().parse_page(Problems())
 
-
-Operation = Callable[[LegacyRequest], JsonObject]
 
 # Section 4.6 lists all countries but these.
 SUPPORTED_COUNTRIES = COUNTRIES - parse_country_codes(
@@ -293,7 +290,7 @@ BODYLESS_OPERATIONS = {
 
 # Cached per vocabulary, because tests run services with different words.
 @cache
-def list_routes(vocabulary: LegacyVocabulary) -> Routes[Operation]:
+def list_routes(vocabulary: LegacyVocabulary) -> Routes:
     list_service_balances = partial(list_balances, type_=vocabulary.service)
     list_wallet_balances = partial(list_balances, type_=vocabulary.wallet)
     return compile_routes(
@@ -361,13 +358,13 @@ class LegacyInterface:
             # The Content-Type is not checked: section 5 asks for one, but clients omit it.
             body = decode_json_object(exchange.body, JsonNumber)
             request.body = drop_empty_and_stringify_integers(body)
-        return run_operation(cast("LegacyRequest", request))
+        return run_operation(request)
 
     def select_error_status(self, error: ApiError) -> int:
         return STATUS_BY_CODE.get(error.problems[0].code, 500)
 
     @property
-    def _routes(self) -> Routes[Operation]:
+    def _routes(self) -> Routes:
         return list_routes(self.service.vocabulary.legacy)
 
     def _answer_preflight(self, exchange: Exchange) -> JsonObject:

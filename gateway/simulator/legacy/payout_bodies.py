@@ -221,7 +221,7 @@ class PayoutParser:
         )
         is_change = account is not None and self._is_change_not_replacement(account, body[0])
         if self.currency is not None and (primary_word == word or not is_change):
-            is_kept = account is not None and (is_change or self.mode == "patch")
+            is_kept = is_change or self.mode == "patch"
             if word == primary_word == "bank" and account is not None and is_kept:
                 self._remove_unchanged_currency(account, body)
             body[0].setdefault("currency", self.currency)
