@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -100,9 +99,7 @@ class Run:
     async def execute(self) -> None:
         """Sends and compares all steps. If it ends early, ``stop_reason`` says why."""
         started = time.monotonic()
-        async with AsyncExitStack() as stack:
-            for side in (self.control, self.candidate):
-                await stack.enter_async_context(side.open())
+        async with self.control.open(), self.candidate.open():
             try:
                 await self._check_connections()
                 steps = [step for input_file in self.inputs for step in input_file.steps]
