@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 from mappings import outcome_rules
@@ -52,6 +53,10 @@ from mappings.failures import Conflict, Failure, Invalid, PossiblyExecuted, Refu
 from mappings.objects import Facts
 from mappings.payloads import extract_batch
 from mappings.start_checks import require_not_started_elsewhere
+
+_LATEST_EXECUTION = timedelta(minutes=1)
+"""Time after a request within which it can be executed: its timestamp may be 30 seconds ahead, and is
+accepted for as long (current interface, section 5)."""
 
 
 def start_signed_batch(request: Request) -> Flow:
@@ -136,12 +141,21 @@ def change_signed_batch(request: Request) -> Flow:
     try:
         created = yield from call_service_under_lock(call, release)
     except PossiblyExecuted:
-        # Its payment may be there, and is neither a stranger's nor that of another add.
-        for batch_id in registered if payment else ():
-            yield CompareAndSet(SIGNED_ADDS, batch_id, {name: payment})
+        yield from _record_possible_execution(request, registered)
         raise
     yield from _record_additions(request, registered, created)
     return Answer({})
+
+
+def _record_possible_execution(request: Request, batch_ids: Sequence[str]) -> SubFlow:
+    payment = request.body["payment"]
+    latest = format_timestamp(request.now + _LATEST_EXECUTION)
+    for batch_id in batch_ids:
+        if payment:
+            # It may be there, and is neither a stranger's nor that of another add.
+            yield CompareAndSet(SIGNED_ADDS, batch_id, {request.seed: payment})
+        elif not _is_quote(request):
+            yield CompareAndSet(SIGNED_CHANGES_KIND, batch_id, {CHANGED_AT: latest})
 
 
 def _record_additions(
@@ -149,15 +163,13 @@ def _record_additions(
 ) -> SubFlow:
     """Ends the registrations of a change, and records the batch or payment that it has created."""
     name, payment = request.seed, request.body["payment"]
-    # It changes no payment that a draft would have.
-    is_quote = request.body["path"].endswith("/generate-quote")
     for batch_id in batch_ids:
         # Recorded, so that the check before a start does not report the payment as a stranger's, and
         # that a legacy add in doubt does not take it for its own.
         changed_at = format_timestamp(request.now)
         facts = {name: {**payment, **created, "changed_at": changed_at}} if payment else {}
         added = [CompareAndSet(SIGNED_ADDS, batch_id, facts)] if facts else []
-        ended = {name: None} | ({} if payment or is_quote else {CHANGED_AT: changed_at})
+        ended = {name: None} | ({} if payment or _is_quote(request) else {CHANGED_AT: changed_at})
         yield CompareAndSet(SIGNED_CHANGES_KIND, batch_id, ended, linked=added)
     if batch_ids or not (new_batch_id := created.get("id")):
         return
@@ -170,6 +182,11 @@ def _record_additions(
         # By these, a draft of the batch keeps the amounts that their recipients get.
         facts = {f"{name} {position}": each for position, each in enumerate(payments)}
         yield CompareAndSet(SIGNED_ADDS, new_batch_id, facts)
+
+
+def _is_quote(request: Request) -> bool:
+    """Whether the change is a quote, which changes no payment that a draft would have."""
+    return bool(request.body["path"].endswith("/generate-quote"))
 
 
 def _await_creation(upstream_id: str, batch_id: str) -> SubFlow:

@@ -744,3 +744,54 @@ async def test_edit_keeps_no_payment_as_it_was_before_a_signed_change_that_is_no
         await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
         amounts = [str(payment.amount) for payment in list_started_payments(service)]
         assert sorted(amounts) == (["21.00"] if method == "DELETE" else ["21.00", "5.00"])
+
+
+@pytest.mark.parametrize("method", ["DELETE", "PATCH"])
+async def test_edit_waits_for_a_signed_change_without_a_response_that_is_not_shown_yet(
+    method: str, tmp_path: Path
+) -> None:
+    """It may have been carried out just before its timestamp expired."""
+    sections = {"upstream": {"inferred_operations": "avoid"}}
+    async with open_operated_gateway(tmp_path, sections=sections) as setup:
+        gateway, service = setup.gateway, setup.service
+        batch = await create_batch(gateway, await create_recipient(gateway), "10.00", "20.00")
+        (_, payment) = await load_payment_ids(gateway, batch)
+        (upstream,) = service.find_or_create_tenant().batches
+        summary = await load_service_summary(gateway, service)
+        changed, *_ = service.require_batch(upstream).payments
+        setup.add_fault(method, "/v1/batches/*/payments/*", close="after")
+        signed_path = f"/batches/{upstream}/payments/{changed}"
+        body = b"" if method == "DELETE" else b'{"sourceAmount":"5.00"}'
+        assert (await send_signed(gateway, method, signed_path, body)).status == 500
+        await setup.age_sent_writes()
+
+        async def is_resolved() -> bool:
+            return not (await setup.run_json_command("writes", "unsettled"))["writes"]
+
+        await wait_until_async(is_resolved)
+        show_summary(service, summary)
+        path, change = f"/v1/batches/{batch}/payments/{payment}", {"sourceAmount": "21.00"}
+        response = await gateway.request("PATCH", path, change)
+        assert response.status == 500
+        assert "nothing was done" in response.body["errors"][0]["message"]
+
+
+@pytest.mark.parametrize("is_of_batch", [True, False])
+async def test_amount_is_set_back_although_a_signed_change_of_it_is_not_shown_yet(
+    is_of_batch: bool, tmp_path: Path
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "10.00")
+        (payment,) = await load_payment_ids(gateway, batch)
+        summary = await load_service_summary(gateway, service)
+        (upstream,) = service.find_or_create_tenant().batches
+        (changed,) = service.require_batch(upstream).payments.values()
+        signed_path = f"/batches/{upstream}/payments/{changed.id}"
+        await send_signed(gateway, "PATCH", signed_path, b'{"sourceAmount":"99.00"}')
+        show_summary(service, summary)
+        path, change = f"/batches/{batch}/payments/{payment}", {"sourceAmount": "10.00"}
+        if is_of_batch:
+            path, change = f"/batches/{batch}", {"update_payments": [{"id": payment, **change}]}
+        await request_successfully(gateway, "PATCH", path, change)
+        assert str(changed.amount) == "10.00"
