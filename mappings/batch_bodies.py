@@ -85,10 +85,14 @@ COMPARED_FIELDS = (
 """The fields of a payment that ``drop_unchanged_fields`` reads."""
 
 
-def drop_unchanged_fields(change: SentPayment, payment: Mapping[str, JSON] | None) -> SentPayment:
+def drop_unchanged_fields(
+    change: SentPayment, payment: Mapping[str, JSON] | None, *, is_shown_late: bool = False
+) -> SentPayment:
     """Removes from a change the values that the payment has already.
 
-    Clients read a payment, change one field and send the whole object back.
+    Clients read a payment, change one field and send the whole object back. If the service may show
+    the payment as it was before another change (``is_shown_late``), a change that is no such object
+    keeps its amount.
     """
     if payment is None:
         return change
@@ -97,10 +101,13 @@ def drop_unchanged_fields(change: SentPayment, payment: Mapping[str, JSON] | Non
     # As with an amount, the service may not show the one that was last requested.
     last_currencies = {shown_currency, payment.get("asked_currency") or shown_currency}
     is_same_currency = last_currencies == {currency}
-    if _is_unchanged_amount("source", body, payment):
+    is_whole_object = bool(body.get("sourceAmount") and body.get("targetAmount"))
+    drops_amounts = is_whole_object or not is_shown_late
+    if drops_amounts and _is_unchanged_amount("source", body, payment):
         del body["sourceAmount"]
     # The same number in another currency is a change.
-    if _is_unchanged_amount("target", body, payment) and (currency is None or is_same_currency):
+    is_possible = drops_amounts and (currency is None or is_same_currency)
+    if is_possible and _is_unchanged_amount("target", body, payment):
         del body["targetAmount"]
     if not body.get("targetAmount") and is_same_currency:
         body.pop("targetCurrency", None)

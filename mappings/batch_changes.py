@@ -14,7 +14,7 @@ from mappings.batch_bodies import (
     extract_payment_changes,
     validate_with_amounts,
 )
-from mappings.batch_locks import release_batch_lock
+from mappings.batch_locks import is_signed_change_recent, release_batch_lock
 from mappings.batch_reads import WRONG_STATUS, require_payments_shown
 from mappings.batch_views import Batch, PaymentRef
 from mappings.drafts import Edit, edit_batch
@@ -107,10 +107,12 @@ def _collect_changes(request: Request, batch: Batch) -> _Changes:
     refs = batch.map_payment_refs_by_id(ids) if ids is None or ids else {}
     # The request may name the payments in any order.
     read_payment = pack_fields(batch.payments if named else (), batch_bodies.COMPARED_FIELDS)
+    is_shown_late = is_signed_change_recent(batch, request.now)
 
     def drop_unchanged_fields(change: SentPayment) -> SentPayment:
         ref = refs.get(str(change.body.get("id")))
-        return batch_bodies.drop_unchanged_fields(change, ref and read_payment(ref.position))
+        payment = ref and read_payment(ref.position)
+        return batch_bodies.drop_unchanged_fields(change, payment, is_shown_late=is_shown_late)
 
     changed = materialize_rows(map_rows(drop_unchanged_fields, named))
     return _Changes(

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from msgspec import structs
@@ -123,6 +124,11 @@ def list_open_signed_changes(signed_changes: Mapping[str, JSON]) -> list[JSON]:
 
 def has_no_open_signed_change(signed_changes: Mapping[str, JSON]) -> bool:
     return not list_open_signed_changes(signed_changes)
+
+
+def is_signed_change_recent(batch: Batch, now: datetime) -> bool:
+    """Whether the summary may lack what a signed request has changed, which is not known."""
+    return is_recent(batch.signed_changes.get(CHANGED_AT), now)
 
 
 def build_signed_change_facts(name: str, payment: JSON) -> dict[str, JSON]:

@@ -17,11 +17,11 @@ from msgspec import structs
 from mappings import money, outcome_rules
 from mappings.batch_bodies import SentPayment, apply_payment_changes, build_batch_body
 from mappings.batch_locks import (
-    CHANGED_AT,
     acquire_batch_lock,
     build_finished_change_facts,
     build_no_new_signed_change_guards,
     call_service_under_batch_lock,
+    is_signed_change_recent,
 )
 from mappings.batch_reads import (
     WRONG_STATUS,
@@ -29,7 +29,6 @@ from mappings.batch_reads import (
     build_payment_entry,
     build_read_lag_failure,
     has_last_changes,
-    is_recent,
     list_hidden_entries,
     list_unrequested_payments,
     load_unidentified_signed_adds,
@@ -223,8 +222,9 @@ def _require_up_to_date_summary(batch: Batch, request: Request) -> SubFlow:
     if not all(map(extract_recipient_id, batch.payments)):
         raise Invalid(PAYEE_UNKNOWN)
     # What a signed request has changed is not known, so the summary cannot be compared with it.
-    is_changed = is_recent(batch.signed_changes.get(CHANGED_AT), request.now)
-    if is_changed or not has_last_changes(batch, [*signed_adds.values()], request.now):
+    if is_signed_change_recent(batch, request.now) or not has_last_changes(
+        batch, [*signed_adds.values()], request.now
+    ):
         raise build_read_lag_failure()
     if not batch.has_known_payments:
         raise Invalid(PAYEE_UNKNOWN)

@@ -14,6 +14,7 @@ from mappings.batch_locks import (
     call_service_under_lock,
     change_batch,
     finish_add,
+    is_signed_change_recent,
     lock_batch_for_add,
     release_batch_lock,
 )
@@ -298,7 +299,11 @@ def _edit_payment(
 def _change_payment(
     request: Request, batch: Batch, payment: Payment, build_call: Callable[..., Call]
 ) -> SubFlow:
-    change = batch_bodies.drop_unchanged_fields(SentPayment(request.body, ""), payment)
+    change = batch_bodies.drop_unchanged_fields(
+        SentPayment(request.body, ""),
+        payment,
+        is_shown_late=is_signed_change_recent(batch, request.now),
+    )
     validate = batch_bodies.validate_amount_combination
     request.raise_if_invalid(batch_bodies.validate_with_amounts(change, validate))
     changes = batch_bodies.extract_payment_changes(change.body)
