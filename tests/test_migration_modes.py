@@ -16,6 +16,7 @@ import pytest
 
 from gateway.storage import ObjectStateStore, open_store
 from gateway.storage.operations import OperationRepository
+from gateway.writes import reconciler
 from tests.console import open_console_client
 from tests.gateway.compare.fake_services import PlannedResponse, ReceivedRequest
 from tests.gateway.compare.fake_services import open_fake_service as open_service
@@ -659,6 +660,27 @@ async def test_another_object_is_no_answer_to_a_forwarded_create(kind: str, tmp_
         await age_sent_writes(setup)
         await settle_and_wait(setup, write, "--did-not-happen")
         assert (await setup.gateway.request("POST", f"/v1{path}", body)).status == 200
+
+
+async def test_closed_add_that_was_forwarded_is_not_sent_again_by_a_retry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if no gateway ran, which would apply the verdict before the command closes the request.
+    monkeypatch.setattr(reconciler, "SWEEP_SECONDS", 3600.0)
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
+        await setup.set_mode("forward")
+        recipient = await create_recipient(setup.gateway)
+        path = f"/v1/batches/{await create_batch(setup.gateway, recipient, '5.00')}/payments"
+        setup.add_legacy_fault("POST", path, close="after")
+        add = ("POST", path, {"recipient": {"id": recipient}, "sourceAmount": "7.00"})
+        assert (await setup.gateway.request(*add)).status == 500
+        payments = (await setup.request_legacy("GET", path)).body["payments"]
+        made = next(each["id"] for each in payments if each["sourceAmount"] == "7.00")
+        (lost_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        await setup.run_command("writes", "settle", lost_write["write"], "--made", made, "--yes")
+        await setup.run_command("writes", "close", lost_write["write"], "--yes")
+        assert (await setup.gateway.request(*add)).status == 500
+        assert setup.count_legacy_calls("POST", path) == 1
 
 
 async def test_verdict_is_final_once_its_client_has_the_response(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from gateway.writes.reconciler import build_change_releases
 from gateway.writes.step_records import decode_request
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
+from mappings.forwarded_writes import FORWARDED_PREFIX
 
 CLOSE_EVENT = "closed"
 
@@ -98,7 +99,7 @@ async def _try_close_operation(store: Store, write_id: str, *, waits_for_gateway
         write.state in (states.ANSWERED, states.CONFIRMED) for write in final_writes.values()
     )
     # Its client has no response: the same request again would create the same once more.
-    is_creation = record.operation in _CREATING_OPERATIONS
+    is_creation = record.operation.removeprefix(FORWARDED_PREFIX) in _CREATING_OPERATIONS
     end_state = states.DONE if is_creation else states.ANSWERED
     point = Checkpoint(
         resolved_writes=settled_writes,
