@@ -297,6 +297,26 @@ async def test_value_that_was_changed_since_is_set_again(
         assert (await setup.gateway.request("GET", path)).body["batch"]["amount"] == "3.00"
 
 
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+async def test_payout_method_that_a_change_of_its_recipient_replaced_is_set_again(
+    method: str, tmp_path: Path
+) -> None:
+    async with open_gateway_with_faults(tmp_path) as setup:
+        recipient = await create_recipient(setup.gateway)
+        path = f"/v1/recipients/{recipient}"
+        first, second = (
+            {**WALLET, "accounts": {"wallet": {"address": f"{name}@example.com"}}}
+            for name in ("first", "second")
+        )
+        setup.add_fault(method, "*", close="after")
+        set_first = (method, f"{path}/payout-methods", first)
+        assert (await setup.gateway.request(*set_first)).status == 500
+        change = await setup.gateway.request("PATCH", path, {"payout": second})
+        assert (change.status, (await setup.gateway.request(*set_first)).status) == (200, 200)
+        (account,) = setup.service.require_recipient(recipient).accounts
+        assert account.fields["emailAddress"] == "first@example.com"
+
+
 async def test_quote_of_amounts_that_were_changed_since_is_made_again(tmp_path: Path) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
         batch = await create_batch(setup.gateway, await create_recipient(setup.gateway), "5.00")

@@ -27,14 +27,13 @@ KEY_REUSED = Problem(
 )
 
 
-_PAYOUT_CHANGES = ("create_payout_method", "update_payout_method")
+_RECIPIENT_CHANGES = ("update_recipient", "create_payout_method", "update_payout_method")
 _AMOUNT_CHANGES = ("update_batch", "update_payment")
 _CREATIONS = ("create_recipient", "create_batch", "create_payment")
 _REMOVALS = ("delete_payment", "update_batch")
 """Of a PATCH of a batch, only the payments that it removes are among the objects it names."""
 _OVERWRITING_OPERATIONS: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(_PAYOUT_CHANGES, _PAYOUT_CHANGES),
-    "update_recipient": ["update_recipient", *_PAYOUT_CHANGES],
+    **dict.fromkeys(_RECIPIENT_CHANGES, _RECIPIENT_CHANGES),
     **dict.fromkeys(_AMOUNT_CHANGES, (*_AMOUNT_CHANGES, CHANGE.name)),
     "generate_quote": [*_AMOUNT_CHANGES, "create_payment", "delete_payment", CHANGE.name],
     "create_recipient": ["delete_recipient", "delete_recipients"],
