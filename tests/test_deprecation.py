@@ -137,6 +137,23 @@ async def test_link_is_omitted_without_a_page(tmp_path: Path) -> None:
         assert "Link" not in response.headers
 
 
+@pytest.mark.parametrize(
+    "page",
+    ["https://docs.example/move/", "https://docs.example/api/v1", "https://docs.example?id=1"],
+)
+async def test_page_is_linked_as_configured(page: str, tmp_path: Path) -> None:
+    section = {"announced": "2026-11-30", "page": page}
+    async with open_gateway(tmp_path, "http://127.0.0.1:9", deprecation=section) as gateway:
+        response = await gateway.request("GET", "/v1/nowhere")
+        assert f'<{page}>; rel="deprecation", <{page}>; rel="sunset"' in response.headers["Link"]
+
+
+@pytest.mark.parametrize("page", ["https://docs.example/a>b", "https://docs.example/\u00e9"])
+def test_page_that_no_header_can_name_is_refused(page: str) -> None:
+    with pytest.raises(ValidationError, match="must be an address such as"):
+        Deprecation(announced="2026-11-30", page=page)
+
+
 async def test_headers_are_omitted_without_announcement(tmp_path: Path) -> None:
     async with open_gateway(tmp_path, "http://127.0.0.1:9") as gateway:
         response = await gateway.request("GET", "/v1/nowhere")

@@ -29,6 +29,7 @@ from gateway.config.value_types import (
     NeutralWord,
     Origin,
     OriginOrEmpty,
+    PageAddressOrEmpty,
     Token,
     WalletWord,
     build_unused_field_name_validator,
@@ -318,7 +319,7 @@ class Deprecation(Section):
     announced: Day = None
     sunset: Day = None
     after_sunset: Literal["serve", "refuse"] = "serve"
-    page: OriginOrEmpty = ""
+    page: PageAddressOrEmpty = ""
 
     @model_validator(mode="after")
     def _check_dates(self) -> Self:

@@ -152,6 +152,14 @@ def _check_retention_days(days: int) -> int:
 Origin = Annotated[str, AfterValidator(_check_origin)]
 # A union with the empty text would report both of its members, under names that are no keys.
 OriginOrEmpty = Annotated[str, AfterValidator(lambda text: text and _check_origin(text))]
+# Of a page, unlike of a service, any path and query, and a final slash, belong to the address. In a
+# header it is between angle brackets.
+PageAddressOrEmpty = Annotated[
+    str,
+    build_pattern_validator(
+        "(https?://[!#-;=?-~]+)?", "must be an address such as https://docs.example/migration"
+    ),
+]
 # The scheme first, because the example of an address has another one.
 HttpOriginOrEmpty = Annotated[
     str,
