@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from gateway.config.config_file import ConfigFile
 from gateway.config.environment_variables import (
+    build_variable_name,
+    find_variable_for_key,
     override_by_variables,
     parse_variable_name,
 )
@@ -128,4 +130,10 @@ def _describe_validation_error(error: ValidationError, config_file: ConfigFile) 
         # There are so few that naming them helps.
         if message == "unknown key" and 0 < len(known_keys) < 3:
             problem = f"{message}; valid keys: {', '.join(known_keys)}"
+        # One underscore instead of two, or instead of a section.
+        section, _, key = str(loc[0]).partition("_")
+        if len(loc) == 1 and key in map_section_fields(Settings, (section,)):
+            is_variable = find_variable_for_key(str(loc[0])) is not None
+            name = build_variable_name(section, key) if is_variable else f"{section}.{key}"
+            problem = f"unknown key; did you mean {name}?"
         yield config_file.format_problem_with_location(".".join(map(str, loc)), problem)

@@ -294,6 +294,11 @@ def test_mistyped_key_gets_a_suggestion(
     assert problem_text.endswith("live.base_ulr: unknown key; did you mean base_url?")
     assert load_only_problem("[server.port]\nx = 1").startswith("gateway.toml:1: server.port: ")
     assert load_only_problem("[limits]\ncolour = 1") == "gateway.toml:2: limits.colour: unknown key"
+    assert load_only_problem("server_port = 1").endswith("unknown key; did you mean server.port?")
+    with monkeypatch.context() as context:
+        context.setenv("PAYOUT_GATEWAY_SERVER_PORT", "9000")
+        suggestion = "unknown key; did you mean PAYOUT_GATEWAY_SERVER__PORT?"
+        assert load_only_problem("").endswith(suggestion)
     monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__PROT", "9000")
     variable = "environment variable PAYOUT_GATEWAY_SERVER__PROT"
     assert load_only_problem("") == f"{variable}: unknown key; did you mean port?"
