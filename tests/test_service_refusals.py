@@ -154,7 +154,14 @@ async def test_legacy_service_that_is_down_degrades_readiness(
 
 @pytest.mark.parametrize("fails_reads", [True, False], ids=["everything", "writes only"])
 @pytest.mark.parametrize(
-    "fault", [{"status": 500}, {"status": 200, "body": b"<html>"}], ids=["500", "a page"]
+    "fault",
+    [
+        {"status": 500},
+        {"status": 200, "body": b"<html>"},
+        {"status": 404, "body": b"<html>"},
+        {"status": 302, "body": b""},
+    ],
+    ids=["500", "a page", "a page of another server", "a redirect"],
 )
 async def test_service_that_answers_with_errors_is_reported_and_writes_say_wait(
     fault: dict[str, Any], fails_reads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

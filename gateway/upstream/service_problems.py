@@ -51,10 +51,18 @@ class ServiceProblems:
         self.failures[environment, is_write] = count + 1, self._clock()
 
     def record_answer(
-        self, environment: str, credentials: Credentials, status: int, *, is_write: bool
+        self,
+        environment: str,
+        credentials: Credentials,
+        status: int,
+        body: bytes,
+        *,
+        is_write: bool,
     ) -> None:
         """Records an answer to a signed call. 403: the signature is fine, and access is denied."""
-        if status >= 500:
+        # A page, of a proxy or of another server at this address, is no refusal of the service.
+        is_page = status not in (401, 403) and not body.lstrip().startswith(b"{")
+        if status >= 500 or (status >= 300 and is_page):
             self.record_failure(environment, is_write=is_write)
             return
         self.failures.pop((environment, is_write), None)
