@@ -156,6 +156,8 @@ async def request_recipients(port: int, key: str = KEY["api_key"]) -> RawRespons
 def test_invalid_schedule_is_a_one_line_error(tmp_path: Path) -> None:
     for arguments, message in (
         (["--until", "2000-01-01T00:00Z"], "end before it starts"),
+        (["--from", "1999-01-01T00:00Z", "--until", "2000-01-01T00:00Z"], "or before now"),
+        (["--until", "9999-12-31T23:00-12:00"], "is not a time such as 2026-11-30T09:00Z"),
         (["--until", "2999-01-01T00:00"], "is not a time such as 2026-11-30T09:00Z, with a zone"),
         (["--until", FAR_FUTURE, "--operation", "payday"], "not an operation, nor a group"),
     ):

@@ -109,6 +109,12 @@ async def test_usage_report_is_printed_as_table(
     assert "no merchant has this name" in unknown.stderr, "not that it has no requests left"
 
 
+def test_number_of_days_without_a_date_is_refused(tmp_path: Path) -> None:
+    result = run_installed_command("report", "usage", "--days", "1000000", folder=tmp_path)
+    assert result.returncode == 2
+    assert "1000000 is not in the range 1<=x<=36500" in result.stderr
+
+
 async def test_kill_loses_at_most_a_second_of_usage(tmp_path: Path) -> None:
     simulator = await start_simulator(service=Service())
     (tmp_path / "gateway.toml").write_text(build_configuration(simulator.url))

@@ -35,7 +35,7 @@ def _parse_time(_ctx: click.Context, _option: click.Parameter, text: str | None)
     """Parses a time with a time zone: without one a brownout could start hours early or late."""
     if text is None:
         return None
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         if (time := datetime.fromisoformat(text)).tzinfo:
             return time.astimezone(UTC)
     raise click.BadParameter(f"{text!r} is not a time such as 2026-11-30T09:00Z, with a zone")
@@ -88,7 +88,7 @@ def schedule_brownout(
     )
     # A window in the past would never take effect, and nobody would notice.
     if ends_at <= max(window.begins_at, now):
-        raise CommandError("--until: the window would end before it starts")
+        raise CommandError("--until: the window would end before it starts, or before now")
 
     async def resolve_scope(store: Store) -> tuple[Brownout, list[list[object]]]:
         resolved = resolve_window_key(window, await load_listed_keys(store))

@@ -26,7 +26,12 @@ def report() -> None:
 
 
 @report.command("usage")
-@click.option("--days", type=click.IntRange(min=1), help="Only the last N days, including today.")
+@click.option(
+    # At most about a hundred years: the first day must have a date.
+    "--days",
+    type=click.IntRange(1, 36_500),
+    help="Only the last N days, including today.",
+)
 @options.merchant_option
 @options.json_option
 @options.config_option
