@@ -16,7 +16,8 @@ def override_by_variables(document: dict[str, Any], sections: Collection[str]) -
     an error. Variables without it are ignored: Kubernetes sets some (``PAYOUT_GATEWAY_PORT``) for a
     Service of this name.
     """
-    for name, value in os.environ.items():
+    # Sorted: a variable for a part of another one's value, or for a file with it, comes after that.
+    for name, value in sorted(os.environ.items()):
         # Deployment tools set optional variables to an empty string.
         if value and (keys := parse_variable_name(name, sections)):
             section = document
@@ -25,6 +26,8 @@ def override_by_variables(document: dict[str, Any], sections: Collection[str]) -
                     section[key] = {}
                 section = section[key]
             section[keys[-1]] = value
+            # The document's file with the value would take precedence.
+            section.pop(f"{keys[-1]}_file", None)
 
 
 def parse_variable_name(variable: str, sections: Collection[str]) -> list[str] | None:

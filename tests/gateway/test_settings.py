@@ -447,6 +447,31 @@ def test_url_file_precedes_url() -> None:
     assert settings.limits.url == "redis://limits"
 
 
+@pytest.mark.parametrize("names", [("PORT", "PORT__X"), ("PORT__X", "PORT")])
+def test_variables_of_a_key_and_of_a_part_of_it_are_an_error(
+    names: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in names:
+        monkeypatch.setenv(f"PAYOUT_GATEWAY_SERVER__{name}", "9001")
+    assert load_only_problem("").endswith(": must be a whole number")
+
+
+def test_variable_precedes_a_file_that_the_configuration_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("limits").write_text("redis://file")
+    Path("token").write_text("the-token-of-the-file")
+    text = f"{BASE_TOML}[limits]\nurl_file = 'limits'\n[server]\nadmin_token_file = 'token'"
+    monkeypatch.setenv("PAYOUT_GATEWAY_LIMITS__URL", "redis://variable")
+    monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__ADMIN_TOKEN", "a-token-of-the-variable")
+    settings = load_settings(write_config(text))
+    assert settings.limits.url == "redis://variable"
+    assert settings.server.admin_token.get_secret_value() == "a-token-of-the-variable"
+    # Of two variables, that of the file counts, as of two keys.
+    monkeypatch.setenv("PAYOUT_GATEWAY_LIMITS__URL_FILE", "limits")
+    assert load_settings(write_config(text)).limits.url == "redis://file"
+
+
 def test_url_file_is_read_once_and_may_be_a_pipe() -> None:
     read_end, write_end = os.pipe()
     os.write(write_end, b"postgresql://gateway@db/gateway")
