@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Self, cast
 
+import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from gateway.http import responses
+from gateway.observability import logs
 from gateway.server.connection import MALFORMED_HTTP
 from mappings import errors
 
@@ -22,6 +24,8 @@ SHUTDOWN_SECONDS = 10
 
 NO_ACCESS_LOG: Any = None
 """Disables aiohttp's access log, which holds query strings; its type does not allow None."""
+
+log = structlog.get_logger()
 
 
 class AdminConnection(web.RequestHandler):
@@ -56,9 +60,11 @@ class AdminConnection(web.RequestHandler):
         self,
         request: web.BaseRequest,
         status: int = 500,
-        exc: BaseException | None = None,  # noqa: ARG002 - its text is what the client sent
-        message: str | None = None,  # noqa: ARG002 - the same
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - it is what the client sent
     ) -> web.StreamResponse:
+        if status >= 500:
+            log.error("admin_page_failed", **logs.describe_exception(exc))
         # A second status line in the middle of a body would look like a part of the first response.
         if request.writer.output_size > 0:
             raise ConnectionError("a response has been started; no other can be sent")
@@ -73,7 +79,7 @@ class AdminConnection(web.RequestHandler):
         return response
 
     def log_exception(self, *_args: Any, **_kwargs: Any) -> None:
-        """Logs nothing: the texts are what a client sent, and pages log their own errors."""
+        """Logs nothing: the texts are what a client sent."""
 
 
 class AdminServer:
