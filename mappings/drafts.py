@@ -157,6 +157,7 @@ def edit_batch(
         batch_fields=edit.facts,
         list_hidden_entries=partial(list_hidden_entries, batch, request.now),
         load_signed_adds=partial(load_unidentified_signed_adds, batch, request.now),
+        seen_update_time=batch.service_fields.get("updatedAt"),
     )
     call = build_call(reconcile=outcome_rule)
     if "currency" in edit.facts:

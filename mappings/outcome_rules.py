@@ -15,6 +15,7 @@ from typing import Any
 
 from mappings.batch_views import EDITABLE_STATUSES, derive_batch_status
 from mappings.current import SUMMARY_PATH
+from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
 from mappings.effects import (
     JSON,
     Absent,
@@ -308,6 +309,7 @@ def build_batch_edit_outcome_rule(
     batch_fields: JSONObject = MappingProxyType({}),
     list_hidden_entries: Callable[[], Iterable[Entry]] = tuple,
     load_signed_adds: Callable[[], Generator[Step, Any, list[JSONObject]]] | None = None,
+    seen_update_time: JSON = None,
 ) -> OutcomeRule:
     """Builds the rule of a batch edit; it reads GET /batch/:id/summary.
 
@@ -318,16 +320,15 @@ def build_batch_edit_outcome_rule(
 
     ``build_changes``, which is called only if the rule runs, and ``removed_ids`` use the clients' ids;
     ``batch_fields`` are the changed fields of the batch itself. All changes together confirm the
-    edit; if only some can be seen, the rule is inconclusive.
+    edit; if only some can be seen, the rule is inconclusive. ``seen_update_time`` is the batch's
+    ``updatedAt`` before the edit.
     """
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         if (summary := (yield from fetch_summary_if_exists(upstream_id))) is None:
             return Absent()  # the batch was deleted, and pays nobody
-        if find_all_payments(summary) is None:
-            return Inconclusive("the service does not show the batch's payments")
-        if not has_payment_ids(summary):
-            return Inconclusive(NO_PAYMENT_IDS_REASON)
+        if reason := _find_unusable_reason(summary, seen_update_time):
+            return Inconclusive(reason)
         # Keyed by the service's ids, because a batch that was a draft has payments with other ids.
         old_by_id = {str(row["upstream"]): row for row in payments if row.get("upstream")}
         shown_by_id = {str(row.get("id")): row for row in extract_payments(summary)}
@@ -363,6 +364,19 @@ def build_batch_edit_outcome_rule(
         return Absent(is_old_state_shown=bool(evidence))
 
     return read_outcome
+
+
+def _find_unusable_reason(summary: JSON, seen_update_time: JSON) -> str | None:
+    """Finds out why a summary shows nothing of an edit; None if it may."""
+    if find_all_payments(summary) is None:
+        return "the service does not show the batch's payments"
+    if not has_payment_ids(summary):
+        return NO_PAYMENT_IDS_REASON
+    # That of another replica may lack a payment that was just added, as if it had been removed.
+    shown_at = parse_instant_or_earliest(extract_batch(summary).get("updatedAt"))
+    if EARLIEST_INSTANT < shown_at < parse_instant_or_earliest(seen_update_time):
+        return "the service shows the batch as it was before the request"
+    return None
 
 
 def _list_change_evidence(

@@ -145,3 +145,25 @@ async def test_start_is_not_refused_for_a_change_that_the_service_does_not_show_
         service.faults.clear()
         answer = await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
         assert answer["batch"]["amount"] == "30.00"
+
+
+async def test_reading_from_before_an_add_does_not_prove_that_its_payment_was_deleted(
+    tmp_path: Path,
+) -> None:
+    service, summary_path = Service(seed=1), "/v1/batch/*/summary"
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient)
+        old_summary = await load_service_summary(gateway, service)
+        added = {"recipient": {"id": recipient}, "sourceAmount": "20.00"}
+        path = f"/batches/{batch}/payments"
+        payment = (await request_successfully(gateway, "POST", path, added))["payment"]["id"]
+        service.faults += [
+            Fault("GET", summary_path),  # by which the deletion finds its payment
+            Fault("DELETE", "/v1/batches/*/payments/*", close="before"),
+        ]
+        show_summary(service, old_summary)
+        response = await gateway.request("DELETE", f"/v1{path}/{payment}")
+        assert (response.status, "Retry-After" in response.headers) == (500, True)
+        service.faults.clear()
+        assert await load_payment_ids(gateway, batch) == [payment]
