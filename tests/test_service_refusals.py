@@ -14,6 +14,12 @@ from gateway.storage.mode_rows import COMPARE, FORWARD, Mode, set_mode
 from tests.gateway.admission.limits.conftest import REDIS_URL
 from tests.legacy_and_current import KEY_NAME, open_gateway_between
 from tests.operator_commands import open_operated_gateway, wait_until_async
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    request_successfully,
+)
 from tests.processes import find_free_port
 from tests.running_gateway import KEY, GatewayUnderTest, open_gateway
 from tests.signed_requests import RecordedRequest, build_response, open_raw_service, respond_with
@@ -194,6 +200,22 @@ async def test_service_that_answers_with_errors_is_reported_and_writes_say_wait(
         await gateway.request("GET", "/v1/recipients")
         await gateway.request("POST", "/v1/recipients", {**body, "email": "b@example.com"})
         assert (await load_page(gateway, "/readyz"))[1]["status"] == "ok"
+
+
+async def test_pages_for_missing_edit_paths_are_no_failure_of_the_service(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path) as setup:
+        recipient = await create_recipient(setup.gateway)
+        paths = []
+        for _ in range(2):
+            batch = await create_batch(setup.gateway, recipient, "1.00")
+            (payment,) = await load_payment_ids(setup.gateway, batch)
+            paths.append(f"/batches/{batch}/payments/{payment}")
+        for method in ("PATCH", "DELETE"):
+            setup.add_fault(method, "/v1/batches/*/payments/*", status=404, body=b"<html>", times=9)
+        change = {"sourceAmount": "3.00"}
+        await request_successfully(setup.gateway, "PATCH", paths[0], change)
+        await request_successfully(setup.gateway, "DELETE", paths[1])
+        assert (await load_page(setup.gateway, "/readyz"))[1]["status"] == "ok"
 
 
 async def test_lost_forwarded_write_says_wait_while_the_legacy_service_is_down(

@@ -387,7 +387,7 @@ class UpstreamClient:
             return
         # Every attempt was refused, so the credentials are wrong or revoked.
         self.problems.record_answer(
-            environment, call.credentials, reply.status, reply.body, is_write=call.is_write
+            environment, call.credentials, call.method, reply.status, reply.body
         )
         if reply.status in (401, 403):
             log.error(

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from gateway.auth.signing import SWAPPED_HINT, Credentials
 from gateway.observability.plurals import join_names, pluralize
+from gateway.upstream.optional_endpoints import MISSING_STATUSES
 
 FORGET_SECONDS = 600.0
 """Refusals are forgotten after this time, if no request repeats them."""
@@ -54,14 +55,17 @@ class ServiceProblems:
         self,
         environment: str,
         credentials: Credentials,
+        method: str,
         status: int,
         body: bytes,
-        *,
-        is_write: bool,
     ) -> None:
         """Records an answer to a signed call. 403: the signature is fine, and access is denied."""
+        is_write = method != "GET"
         # A page, of a proxy or of another server at this address, is no refusal of the service.
         is_page = status not in (401, 403) and not body.lstrip().startswith(b"{")
+        # That of an edit at a service without edit paths shows nothing.
+        if is_page and method in ("PATCH", "DELETE") and status in MISSING_STATUSES:
+            return
         if status >= 500 or (status >= 300 and is_page):
             self.record_failure(environment, is_write=is_write)
             return
