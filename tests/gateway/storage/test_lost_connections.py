@@ -154,7 +154,7 @@ async def test_reads_by_key_that_share_a_failure_can_be_repeated(database: str) 
             .where(column("id", Text) == bindparam("wanted"))
         )
     )
-    async with open_proxied_database(database, timeout=0.3, command_timeout=0.3) as (
+    async with open_proxied_database(database, timeout=2, command_timeout=2) as (
         proxied_database,
         proxy,
     ):
@@ -177,11 +177,11 @@ async def test_reads_by_key_that_share_a_failure_can_be_repeated(database: str) 
 
 
 async def test_locks_of_a_timed_out_transaction_are_released(database: str) -> None:
-    async with open_proxied_database(database, command_timeout=0.5) as (proxied_database, _proxy):
+    async with open_proxied_database(database, command_timeout=1.5) as (proxied_database, _proxy):
 
         async def wait_with_lock(tx: Transaction) -> None:
             await tx.lock("a")
-            await tx.fetch(text("SELECT pg_sleep(1)"))
+            await tx.fetch(text("SELECT pg_sleep(2)"))
 
         with pytest.raises(StoreUnavailable):
             await proxied_database.write(wait_with_lock)
