@@ -297,9 +297,10 @@ async def test_value_that_was_changed_since_is_set_again(
         assert (await setup.gateway.request("GET", path)).body["batch"]["amount"] == "3.00"
 
 
+@pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "change"}], ids=["no key", "key"])
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
 async def test_payout_method_that_a_change_of_its_recipient_replaced_is_set_again(
-    method: str, tmp_path: Path
+    method: str, key: dict[str, str], tmp_path: Path
 ) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
         recipient = await create_recipient(setup.gateway)
@@ -311,7 +312,7 @@ async def test_payout_method_that_a_change_of_its_recipient_replaced_is_set_agai
         setup.add_fault(method, "*", close="after")
         set_first = (method, f"{path}/payout-methods", first)
         assert (await setup.gateway.request(*set_first)).status == 500
-        change = await setup.gateway.request("PATCH", path, {"payout": second})
+        change = await setup.gateway.request("PATCH", path, {"payout": second}, headers=key)
         assert (change.status, (await setup.gateway.request(*set_first)).status) == (200, 200)
         (account,) = setup.service.require_recipient(recipient).accounts
         assert account.fields["emailAddress"] == "first@example.com"
@@ -340,24 +341,41 @@ async def test_quote_of_amounts_that_were_changed_since_is_made_again(tmp_path: 
         assert (await setup.gateway.request("GET", path)).body["batch"]["amount"] == "6.00"
 
 
-async def test_payment_that_was_deleted_since_is_added_again(tmp_path: Path) -> None:
-    async with open_gateway_with_faults(tmp_path) as setup:
+INVALID_ID_REFUSAL = (
+    b'{"ok":false,"errors":[{"code":"invalid_field","message":"Invalid","field":"id"}]}'
+)
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "deletion"}], ids=["no key", "key"])
+@pytest.mark.parametrize("is_draft", [False, True], ids=["created", "draft"])
+async def test_payment_that_was_deleted_since_is_added_again(
+    is_draft: bool, key: dict[str, str], is_refused: bool, tmp_path: Path
+) -> None:
+    async with open_gateway_with_faults(tmp_path, inferred=not is_draft) as setup:
         recipient = await create_recipient(setup.gateway)
-        batch = await create_batch(setup.gateway, recipient, "5.00")
-        path, body = (
-            f"/v1/batches/{batch}/payments",
-            {
-                "recipient": {"id": recipient},
-                "sourceAmount": "7.00",
-            },
+        batch = await create_batch(setup.gateway, recipient, "5.00", "6.00")
+        path = f"/v1/batches/{batch}/payments"
+        _, second = await load_payment_ids(setup.gateway, batch)
+        # Without the path at the service, this makes a draft of the batch.
+        assert (await setup.gateway.request("DELETE", f"{path}/{second}")).status == 200
+        body = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
+        await reset_unread_response(
+            setup, "close", seconds=0.3, method="POST", path=path, request_body=body
         )
-        setup.add_fault("POST", "/v1/batches/*/payments", close="after")
-        assert (await setup.gateway.request("POST", path, body)).status == 500
         _, added = await load_payment_ids(setup.gateway, batch)
-        assert (await setup.gateway.request("DELETE", f"{path}/{added}")).status == 200
+        if is_refused:
+            setup.add_fault(
+                "DELETE", "/v1/batches/*/payments/*", status=400, body=INVALID_ID_REFUSAL
+            )
+        # A draft refuses only to delete again what is gone.
+        deleted = f"{path}/{second if is_refused and is_draft else added}"
+        deletion = await setup.gateway.request("DELETE", deleted, headers=key)
+        assert deletion.status == ((404 if is_draft else 406) if is_refused else 200)
         response = await setup.gateway.request("POST", path, body)
         _, added_again = await load_payment_ids(setup.gateway, batch)
-        assert response.body["payment"]["id"] == added_again != added
+        assert response.body["payment"]["id"] == added_again
+        assert (added_again == added) == is_refused
 
 
 @pytest.mark.parametrize("is_refused", [True, False])

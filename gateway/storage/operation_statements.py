@@ -314,7 +314,7 @@ _created = operation_objects.alias("created")
 SELECT_OVERWRITING = Statement(
     # Operations that ended after ``since``, or have not ended, and name an object or one that
     # ``operation_id`` created: one that its request does not name.
-    select(operations.c.id)
+    select(operations.c.id, operations.c.idempotency)
     .join(operation_objects, operation_objects.c.operation_id == operations.c.id)
     .where(
         build_tenant_condition(operation_objects),
@@ -330,14 +330,14 @@ SELECT_OVERWRITING = Statement(
         AnyOf(operations.c.operation, "names"),
         operations.c.fingerprint != bindparam("fingerprint"),
         ~_is_in_state(states.UNDONE),
-        # One with a key may have been refused.
-        operations.c.idempotency.is_(None),
         or_(
             operations.c.ended_at.is_(None),
             operations.c.ended_at > bindparam("since", type_=operations.c.ended_at.type),
         ),
     )
-    .limit(1)
+    # One without a key, which was not refused, decides it alone.
+    .order_by(operations.c.idempotency.is_not(None))
+    .limit(100)
 )
 SELECT_CLAIM_OF_OTHERS = Statement(
     select(upstream_writes.c.operation_id)

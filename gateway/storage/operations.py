@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import structs
 from sqlalchemy import ColumnElement, and_, exists, or_, select, update
 
+from gateway.payloads import stored_json
 from gateway.payloads.stored_json import StoredText
 from gateway.storage import checkpoints, chunks
 from gateway.storage import operation_statements as statements
@@ -309,7 +310,15 @@ class OperationRepository(checkpoints.CheckpointWriter):
         values |= {"names": tuple(sorted(names)), "fingerprint": record.fingerprint}
         values["named_ids"] = tuple(sorted(named))
         values["since"] = record.ended_at or record.started_at
-        return bool(await self._store.fetch(statements.SELECT_OVERWRITING, values))
+        for row in await self._store.fetch(statements.SELECT_OVERWRITING, values):
+            if row.idempotency is None or not await self._is_refused(row.id):
+                return True
+        return False
+
+    async def _is_refused(self, id_: str) -> bool:
+        """Whether an operation with an Idempotency-Key, which keeps its response, was refused."""
+        response = record.response if (record := await self.find_operation(id_)) else None
+        return response is not None and stored_json.decompress_text(response).startswith("[4")
 
     async def is_object_created_by_other_operation(
         self, record: OperationRecord, made: str
