@@ -14,7 +14,7 @@ from gateway.server.app import run_gateway
 from gateway.upstream.clock import ServiceClock
 from tests.payouts import create_recipient, open_gateway_and_service, request_successfully
 from tests.running_gateway import GatewayUnderTest, build_settings
-from tests.signed_requests import SigningClient, send_raw
+from tests.signed_requests import SigningClient, send_raw, send_signed
 from tests.simulator import Fault, Service, start_simulator
 from tests.state import KEY, import_api_keys
 
@@ -72,6 +72,30 @@ async def test_payout_is_set_back_although_the_change_is_not_shown_yet(
             assert (response.status, response.headers["Retry-After"]) == (500, "5"), response.text
             service.faults.clear()
             await request_successfully(gateway, "PATCH", path, build_body(FIRST_WALLET))
+        assert get_primary_account(service) == before
+
+
+@pytest.mark.parametrize("is_in_recipient", [False, True], ids=["payout", "recipient"])
+async def test_payout_is_set_back_although_a_signed_change_is_not_shown_yet(
+    is_in_recipient: bool, tmp_path: Path
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        await show_as_now(gateway, service)
+        ((id_, stored),) = service.find_or_create_tenant().recipients.items()
+        before, signed_path = get_primary_account(service), f"/recipients/{id_}/accounts"
+        signed_path += f"/{stored.accounts[0].id}"
+        body = b'{"emailAddress":"eve@wallet.example.com"}'
+        assert (await send_signed(gateway, "PATCH", signed_path, body)).status == 200
+        assert get_primary_account(service) != before
+        path = f"/v1/recipients/{recipient}" + ("" if is_in_recipient else "/payout-methods")
+        request = ("PATCH", path, {"payout": FIRST_WALLET} if is_in_recipient else FIRST_WALLET)
+        response = await gateway.request(*request)
+        # The service shows the account by its earlier id only.
+        assert (response.status, response.headers["Retry-After"]) == (500, "5"), response.text
+        service.faults.clear()
+        assert (await gateway.request(*request)).status == 200
         assert get_primary_account(service) == before
 
 

@@ -37,7 +37,8 @@ from gateway.writes.call_sender import is_proven_refusal, is_success
 from gateway.writes.idempotency import IdempotencyGuard
 from gateway.writes.write_request import Caller, WriteRequest
 from mappings import errors
-from mappings.effects import JSON, Answer, Call, Request
+from mappings.batch_locks import SIGNED_CHANGES_KIND
+from mappings.effects import JSON, Answer, Call, CompareAndSet, Request
 from mappings.failures import (
     ClientDisconnected,
     Failure,
@@ -196,6 +197,11 @@ class SignedWriteGuard:
             raise Halted(errors.WRITES_FROZEN, retry_after=errors.OPERATOR_RETRY_AFTER_SECONDS)
         if write.is_disconnected():
             raise ClientDisconnected
+        kind, id_ = [*write.target.parts, "", ""][:2]
+        if write.tenant and kind.lower() == "recipients" and _RECIPIENT_ID.fullmatch(id_):
+            # The service may show the change late, as a legacy one.
+            record = CompareAndSet(SIGNED_CHANGES_KIND, id_, {"last": write.request_id})
+            await self._object_state.compare_and_set_all(write.tenant, [record])
 
 
 @dataclass(slots=True)
@@ -228,7 +234,7 @@ INVALID_IDS = Problem(
     "invalid_field", "The body has the ids of batches, at most 64 KiB, and no query.", "ids"
 )
 
-_BATCH_ID = re.compile(r"B-[A-Za-z0-9]+")
+_BATCH_ID, _RECIPIENT_ID = re.compile(r"B-[A-Za-z0-9]+"), re.compile(r"R-[A-Za-z0-9]+")
 
 
 def _extract_recipient_and_amounts(body: JSON) -> dict[str, JSON]:

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Table,
+    Text,
     and_,
     bindparam,
     delete,
@@ -31,7 +32,7 @@ from gateway.storage.sql import (
     build_insert_if_absent_statement,
     build_upsert_statement,
 )
-from gateway.storage.state_tables import RECIPIENT_LOCK_KIND, STATE_TABLES
+from gateway.storage.state_tables import RECIPIENT_LOCK_KIND, STATE_TABLES, signed_changes
 from gateway.storage.tables import (
     HAS_IDEMPOTENCY_KEY_CONDITION,
     IS_OPEN,
@@ -387,19 +388,32 @@ def _build_unseen_batches_query() -> Any:
     )
 
 
+_EXECUTED_STATES = (states.ANSWERED, states.CONFIRMED)
 SELECT_CHANGES_SINCE = Statement(
-    select(upstream_writes.c.path, upstream_writes.c.object_id, upstream_writes.c.recorded_at)
-    .where(
-        build_tenant_condition(operation_objects),
-        operation_objects.c.object_id == bindparam("object_id"),
-        operations.c.id == operation_objects.c.operation_id,
-        # A recipient that was just created shows no earlier value.
-        operations.c.operation != "create_recipient",
-        upstream_writes.c.operation_id == operations.c.id,
-        or_(*(_is_in_state(each, upstream_writes) for each in (states.ANSWERED, states.CONFIRMED))),
-        upstream_writes.c.resolved_at > bindparam("since"),
-    )
-    .order_by(upstream_writes.c.recorded_at)
+    union_all(
+        select(
+            upstream_writes.c.path, upstream_writes.c.object_id, upstream_writes.c.recorded_at
+        ).where(
+            build_tenant_condition(operation_objects),
+            operation_objects.c.object_id == bindparam("object_id"),
+            operations.c.id == operation_objects.c.operation_id,
+            # A recipient that was just created shows no earlier value.
+            operations.c.operation != "create_recipient",
+            upstream_writes.c.operation_id == operations.c.id,
+            or_(*(_is_in_state(each, upstream_writes) for each in _EXECUTED_STATES)),
+            upstream_writes.c.resolved_at > bindparam("since"),
+        ),
+        # What a signed request changes of a recipient is not known.
+        select(
+            literal_column("'/recipients/'", Text).concat(signed_changes.c.id),
+            null(),
+            signed_changes.c.updated_at,
+        ).where(
+            build_tenant_condition(signed_changes),
+            signed_changes.c.id == bindparam("object_id"),
+            signed_changes.c.updated_at > bindparam("since"),
+        ),
+    ).order_by("recorded_at")
 )
 SELECT_UNSEEN_BATCHES = Statement(_build_unseen_batches_query())
 SELECT_RIVALS = Statement(
