@@ -346,9 +346,13 @@ class MayExist(Absent, frozen=True):
 
 
 class Inconclusive(msgspec.Struct, frozen=True):
-    """The reads do not decide it; ``reason`` tells the operator, who has to look elsewhere."""
+    """The reads do not decide it; ``reason`` tells the operator, who has to look elsewhere.
+
+    If ``is_partly_shown``, it outweighs the word of an operator that the write did not happen.
+    """
 
     reason: str
+    is_partly_shown: bool = False
 
 
 class Unreadable(Inconclusive, frozen=True):

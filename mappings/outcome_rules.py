@@ -345,7 +345,8 @@ def build_batch_edit_outcome_rule(
         signed_rows = [*filter(None, map(new_payments.take_added, signed_adds))]
         other_rows = new_payments.remaining
         # Taken: of equal additions each needs a payment of its own.
-        evidence += [new_payments.take(body, is_same_payment) is not None for body in additions]
+        added = [new_payments.take(body, is_same_payment) is not None for body in additions]
+        evidence += added
         batch = extract_batch(summary)
         shown_names = batch_fields.keys() & batch.keys()
         evidence += [
@@ -354,7 +355,8 @@ def build_batch_edit_outcome_rule(
         if evidence and all(evidence):
             return Confirmed({"object": "updated"})
         if any(evidence):
-            return Inconclusive("only some of the changes can be seen")
+            # A retry would add the payments again.
+            return Inconclusive("only some of the changes can be seen", any(added))
         if any(is_possible_payment(a, row, currency) for row in signed_rows for a in additions):
             return Inconclusive(OTHER_ADD_REASON)
         # As of an add: a new payment to the recipient may be one that was edited since.

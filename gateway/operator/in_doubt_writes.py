@@ -226,9 +226,11 @@ def format_operator_advice(record: OperationRecord, write: Write) -> str:
 
 def is_verdict_refuted(record: OperationRecord, write: Write) -> bool:
     """Whether a gateway has read at the service that the recorded outcome cannot be right."""
-    verdict = write.operator_outcome
-    # Only such a reason names the verdict; one that it did not happen is simply overruled.
-    return verdict not in (None, states.ABSENT) and verdict in (record.reason or "")
+    verdict, reason = write.operator_outcome, record.reason or ""
+    # Only such a reason names the verdict; others may have the words of ABSENT, too.
+    if verdict == states.ABSENT:
+        return reason.startswith(f"{verdict} is recorded")
+    return verdict is not None and verdict in reason
 
 
 def _format_check_advice(record: OperationRecord, write: Write) -> str:

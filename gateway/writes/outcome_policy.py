@@ -25,7 +25,7 @@ from gateway.storage.operation_records import OPERATOR_OUTCOMES, OperationRecord
 from gateway.upstream.clock import MAX_STAMP_AGE_SECONDS, SKEW_TOLERANCE_SECONDS, ServiceClock
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
-from gateway.writes.states import CONFIRMED, RUNNING, SENT
+from gateway.writes.states import ABSENT, CONFIRMED, RUNNING, SENT
 from mappings.effects import (
     Absent,
     Call,
@@ -245,6 +245,8 @@ class OutcomePolicy:
             if isinstance(outcome, Absent) and outcome.is_old_state_shown:
                 raise Unknown(f"{CONFIRMED} is recorded, but the service shows that it did not")
             return Confirmed()
+        if isinstance(outcome, Inconclusive) and outcome.is_partly_shown:
+            raise Unknown(f"{ABSENT} is recorded, but {outcome.reason}")
         # The legacy service executes a request when it gets it, or not at all.
         if not record.is_forwarded and (wait := self.seconds_until_conclusive(record)):
             raise Unknown(TOO_EARLY_REASON, retry_after=wait)

@@ -8,6 +8,7 @@ import re
 import time
 from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from sqlalchemy import update
 from gateway.cli import gateway
 from gateway.operator.in_doubt_writes import CHANGE_DESCRIPTIONS, CREATED_OBJECTS
 from gateway.payloads import stored_json
+from gateway.simulator.batches import renew_payment_terms
 from gateway.storage import ObjectStateStore
 from gateway.storage.audit_log import find_operator_name
 from gateway.storage.operation_texts import build_text_encryption_context
@@ -317,6 +319,41 @@ async def test_outcome_that_the_service_refutes_is_not_applied(
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
         await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
         assert (await operated_gateway.gateway.request("DELETE", path)).status == 200
+
+
+async def test_edit_of_which_a_payment_is_shown_cannot_be_recorded_as_not_made(
+    tmp_path: Path,
+) -> None:
+    """Its retry would add the payment again: somebody has set the other one's amount since."""
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        recipient = await create_recipient(operated_gateway.gateway)
+        batch = await create_batch(operated_gateway.gateway, recipient, "5.00")
+        path = f"/v1/batches/{batch}"
+        shown = (await operated_gateway.gateway.request("GET", path)).body["batch"]
+        (payment,) = shown["payments"]["payments"]
+        edit = {
+            "payments": [{"recipient": {"id": recipient}, "sourceAmount": "7.00"}],
+            "update_payments": [{"id": payment["id"], "sourceAmount": "9.00"}],
+        }
+        operated_gateway.add_fault("PATCH", "/v1/batches/*", **RESPONSE_LOST)
+        assert (await operated_gateway.gateway.request("PATCH", path, edit)).status == 500
+        (service_batch,) = operated_gateway.service.find_or_create_tenant().batches.values()
+        first, _added = service_batch.payments.values()
+        first.amount = Decimal("8.00")
+        renew_payment_terms(first)
+        await operated_gateway.age_sent_writes()
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
+        await wait_until_async(lambda: has_reason(operated_gateway, "did not is recorded"))
+        advice = (await load_only_in_doubt_write(operated_gateway))["what_to_do"]
+        assert advice.startswith("the recorded outcome cannot be right: check in")
+        result = await operated_gateway.run_command("writes", "close", write, "--yes", code=2)
+        assert "cannot be right" in result.stderr
+        assert (await operated_gateway.gateway.request("PATCH", path, edit)).status == 500
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--happened", "--yes")
+        await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
+        assert (await operated_gateway.gateway.request("PATCH", path, edit)).status == 200
+        assert len(service_batch.payments) == 2
 
 
 async def test_confirmed_change_lets_its_flow_continue(tmp_path: Path) -> None:
