@@ -67,12 +67,16 @@ def build_meta(page: int, pages: int, records: int) -> dict[str, int]:
 
 
 def complete_page_meta(meta: JSON, page: Page, rows: int) -> dict[str, int]:
-    """Completes the ``meta`` of the service with defaults for missing or invalid values."""
+    """Completes the ``meta`` of the service with defaults for missing or invalid values.
+
+    Without a count, a full page is not known to be the last one, and clients read on.
+    """
     meta = meta if isinstance(meta, dict) else {}
+    pages = page.number + (rows >= page.size) if rows else 1
     return build_meta(
         parse_count_or_default(meta.get("page"), page.number),
-        parse_count_or_default(meta.get("pages"), 1),
-        parse_count_or_default(meta.get("records"), rows),
+        parse_count_or_default(meta.get("pages"), pages),
+        parse_count_or_default(meta.get("records"), (page.number - 1) * page.size + rows),
     )
 
 

@@ -198,20 +198,24 @@ def read_recipient_payments(request: Request) -> Flow:
 
     GET /recipients/:id
     GET /recipients/:id/payments  paged by the service; every page if there are payments to hide or
-                                  to add, or a filter
+                                  to add, or a filter, or if the service does not count its pages
     GET /batch/:id/summary        for each batch with stored memos that pays the recipient several
                                   times, to match the memos
     """
     id_, filters = request.ids["id"], Filters.from_query(request.query)
     path, superseded = f"/recipients/{id_}/payments", (yield LoadFacts("abandoned"))
+    needs_all = bool(superseded or filters)
     if filters:
         recipient, facts = yield from recipient_reads.load_recipient(id_)
     else:
         (recipient, facts), page = yield from recipient_reads.load_recipient_and_list_page(
             id_, path, select_page_params(request.query)
         )
+        # Clients read as many pages as ``meta`` names.
+        has_rows = page.get("payments") or "page" in request.query
+        needs_all |= bool(has_rows) and not isinstance(page.get("meta"), dict)
     recipient_answer = build_legacy_recipient(recipient, facts, request.options)
-    if superseded or filters:
+    if needs_all:
         visible = (yield recipient_reads.build_visible_payments_query(path, superseded)).rows
         all_payments = [
             *(yield from recipient_reads.restore_original_payment_ids(visible)),
