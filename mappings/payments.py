@@ -238,6 +238,8 @@ def read_any_payment(request: Request) -> Flow:
         return Answer({"payment": (yield from _build_full_payment(service_payment or {}, request))})
     first_id = redirect.get("id", id_)
     batch = yield from load_batch(batch_id, (first_id,))
+    # The request names no batch, so the answer has the id that clients know it by.
+    batch.requested_id = ""
     payment = batch.find_payment(first_id)
     if payment is None:
         raise Invalid(NOT_FOUND)
