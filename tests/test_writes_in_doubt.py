@@ -407,6 +407,39 @@ async def test_payment_is_not_added_again_if_its_deletion_did_not_happen(
         assert await load_payment_ids(setup.gateway, batch) == payments
 
 
+@pytest.mark.parametrize("is_deletion", [True, False], ids=["deletion", "change"])
+@pytest.mark.parametrize("is_executed", [True, False], ids=["executed", "in doubt"])
+async def test_payment_that_a_signed_request_deleted_since_is_added_again(
+    is_executed: bool, is_deletion: bool, tmp_path: Path
+) -> None:
+    async with open_gateway_with_faults(tmp_path) as setup:
+        recipient = await create_recipient(setup.gateway)
+        batch = await create_batch(setup.gateway, recipient, "5.00")
+        path = f"/v1/batches/{batch}/payments"
+        body = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
+        await reset_unread_response(
+            setup, "close", seconds=0.3, method="POST", path=path, request_body=body
+        )
+        _, added = await load_payment_ids(setup.gateway, batch)
+        (service_batch,) = setup.service.find_or_create_tenant().batches.values()
+        _, service_payment = service_batch.payments
+        method, change = ("DELETE", b"") if is_deletion else ("PATCH", b'{"sourceAmount":"9.00"}')
+        if not is_executed:
+            setup.add_fault(method, "/v1/batches/*/payments/*", close="before")
+        signed_path = f"/batches/{service_batch.id}/payments/{service_payment}"
+        status = (await send_signed(setup.gateway, method, signed_path, change)).status
+        assert status == (200 if is_executed else 500)
+        retry_status = (await setup.gateway.request("POST", path, body)).status
+        if is_deletion and not is_executed:
+            # The deletion may still be carried out.
+            assert (retry_status, len(service_batch.payments)) == (500, 2)
+            setup.let_calls_expire()
+            retry_status = (await setup.gateway.request("POST", path, body)).status
+        payments = await load_payment_ids(setup.gateway, batch)
+        assert (retry_status, len(payments)) == (200, 2)
+        assert (added in payments) == (not (is_deletion and is_executed))
+
+
 async def test_amount_that_a_signed_request_changed_since_is_set_again(tmp_path: Path) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
         batch = await create_batch(setup.gateway, await create_recipient(setup.gateway), "5.00")

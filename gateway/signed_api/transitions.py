@@ -86,6 +86,8 @@ class WriteTarget:
 
 
 _START_ACTION, _ADD_ACTION = "start-processing", "payments"
+_PAYMENT_PARTS = 4
+"""Parts of the path of a payment in its batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,8 @@ class SignedWriteGuard:
         else:
             ((id_, first_id),) = pairs
             ids = {"id": id_, "batch": first_id, "change": name}
+            if target.method == "DELETE" and len(target.parts) == _PAYMENT_PARTS:
+                ids["payment"] = target.parts[-1]  # by which a retry of its add finds it removed
             body["path"] = f"/batches/{id_}/{target.action}".rstrip("/")
         return Request(self._now(), name, ids, body=body)
 

@@ -472,7 +472,7 @@ class IdempotencyGuard:
         request is a retry.
         """
         for row in rows:
-            if not is_blocking(row, record):
+            if not is_blocking(row, record, waits_for_signed=waits_for_running):
                 continue
             if not self.reconciler.is_operation_executing(row):
                 await self.reconciler.reconcile_blocking_write(row)

@@ -38,7 +38,7 @@ _OVERWRITING_OPERATIONS: Mapping[str, Sequence[str]] = {
     "generate_quote": [*_AMOUNT_CHANGES, "create_payment", "delete_payment", CHANGE.name],
     "create_recipient": ["delete_recipient", "delete_recipients"],
     "create_batch": ["delete_batch", "delete_batches"],
-    "create_payment": _REMOVALS,
+    "create_payment": (*_REMOVALS, CHANGE.name),
 }
 """The operations that change what an operation has set or quoted, or delete what it has created: after
 one of them, its response says nothing about an identical request, which is executed again."""
@@ -274,12 +274,18 @@ def check_first_attempt(
         raise FirstAttemptTranslatedError
 
 
-def is_blocking(row: OperationRecord, record: OperationRecord) -> bool:
-    """Whether a request has to wait for ``row``: it is unfinished and names one of its objects."""
+def is_blocking(
+    row: OperationRecord, record: OperationRecord, *, waits_for_signed: bool = False
+) -> bool:
+    """Whether a request has to wait for ``row``: it is unfinished and names one of its objects.
+
+    With ``waits_for_signed``, also one that otherwise waits for no signed change.
+    """
+    waits_for_signed = waits_for_signed or record.operation in BLOCKED_BY_SIGNED_CHANGES
     return (
         row.state in (RUNNING, IN_DOUBT)
         and record.operation != CHANGE.name
-        and (row.operation != CHANGE.name or record.operation in BLOCKED_BY_SIGNED_CHANGES)
+        and (row.operation != CHANGE.name or waits_for_signed)
         and bool(set(row.object_ids) & set(record.object_ids))
         and not _can_run_concurrently(row, record)
     )
