@@ -83,7 +83,8 @@ SIGNED_CHANGES_KIND = "signed"
 
 Each change that is under way or in doubt has its own name, with the payment that it adds or an
 empty object as the value, so that changes at the same time do not conflict. ``last`` is the name of
-the last to begin, and ``changed_at`` the time of the last change or removal of payments."""
+the last to begin, and ``changed_at`` the time of the last change or removal of payments. A recipient
+has only ``last``, and its time is that of the row."""
 
 _LAST_KEY = "last"
 CHANGED_AT = "changed_at"

@@ -297,10 +297,10 @@ async def test_value_that_was_changed_since_is_set_again(
         assert (await setup.gateway.request("GET", path)).body["batch"]["amount"] == "3.00"
 
 
-@pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "change"}], ids=["no key", "key"])
+@pytest.mark.parametrize("change", ["legacy", "with a key", "signed"])
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
 async def test_payout_method_that_a_change_of_its_recipient_replaced_is_set_again(
-    method: str, key: dict[str, str], tmp_path: Path
+    method: str, change: str, tmp_path: Path
 ) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
         recipient = await create_recipient(setup.gateway)
@@ -309,12 +309,25 @@ async def test_payout_method_that_a_change_of_its_recipient_replaced_is_set_agai
             {**WALLET, "accounts": {"wallet": {"address": f"{name}@example.com"}}}
             for name in ("first", "second")
         )
-        setup.add_fault(method, "*", close="after")
         set_first = (method, f"{path}/payout-methods", first)
-        assert (await setup.gateway.request(*set_first)).status == 500
-        change = await setup.gateway.request("PATCH", path, {"payout": second}, headers=key)
-        assert (change.status, (await setup.gateway.request(*set_first)).status) == (200, 200)
-        (account,) = setup.service.require_recipient(recipient).accounts
+        if change == "signed":  # which does not wait until an earlier outcome is known
+            options = {"method": method, "path": set_first[1], "request_body": first}
+            await reset_unread_response(setup, "close", seconds=0.3, **options)
+        else:
+            setup.add_fault(method, "*", close="after")
+            assert (await setup.gateway.request(*set_first)).status == 500
+        stored = setup.service.require_recipient(recipient)
+        if change == "signed":
+            (account,) = stored.accounts
+            signed_path = f"/recipients/{stored.id}/accounts/{account.id}"
+            body = b'{"emailAddress":"second@example.com"}'
+            status = (await send_signed(setup.gateway, "PATCH", signed_path, body)).status
+        else:
+            key = {"Idempotency-Key": "change"} if change == "with a key" else {}
+            request = ("PATCH", path, {"payout": second})
+            status = (await setup.gateway.request(*request, headers=key)).status
+        assert (status, (await setup.gateway.request(*set_first)).status) == (200, 200)
+        (account,) = stored.accounts
         assert account.fields["emailAddress"] == "first@example.com"
 
 

@@ -340,6 +340,13 @@ SELECT_OVERWRITING = Statement(
     .order_by(operations.c.idempotency.is_not(None))
     .limit(100)
 )
+SELECT_SIGNED_CHANGE = Statement(
+    select(signed_changes.c.id).where(
+        build_tenant_condition(signed_changes),
+        signed_changes.c.id == bindparam("object_id"),
+        signed_changes.c.updated_at > bindparam("since"),
+    )
+)
 SELECT_CLAIM_OF_OTHERS = Statement(
     select(upstream_writes.c.operation_id)
     .where(

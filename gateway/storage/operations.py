@@ -313,7 +313,11 @@ class OperationRepository(checkpoints.CheckpointWriter):
         for row in await self._store.fetch(statements.SELECT_OVERWRITING, values):
             if row.idempotency is None or not await self._is_refused(row.id):
                 return True
-        return False
+        # Of a batch, it need not have changed what the operation has set.
+        is_recipient = "update_recipient" in names
+        return is_recipient and bool(
+            await self._store.fetch(statements.SELECT_SIGNED_CHANGE, values)
+        )
 
     async def _is_refused(self, id_: str) -> bool:
         """Whether an operation with an Idempotency-Key, which keeps its response, was refused."""
