@@ -264,19 +264,15 @@ class ForwardedWrite:
         except Failure as failure:
             reason = f"the legacy service cannot be read: {failure}"
         else:
-            is_long = len(inbound.body) + len(response.body) > json_codec.LARGE_BYTES
-            if (
-                response.status == 200
-                and is_creation
-                and not await run_in_thread_if(
-                    is_long, _is_possible_result, kind, inbound.body, response.body
-                )
-            ):
-                raise ObjectNotShownError(
-                    f"{answer.body.get('id')}, which was recorded as made, is another {kind}",
-                    retry_after=FORWARDED_RETRY_AFTER_SECONDS,
-                )
             if response.status == 200:
+                is_long = len(inbound.body) + len(response.body) > json_codec.LARGE_BYTES
+                if is_creation and not await run_in_thread_if(
+                    is_long, _is_possible_result, kind, inbound.body, response.body
+                ):
+                    raise ObjectNotShownError(
+                        f"{answer.body.get('id')}, which was recorded as made, is another {kind}",
+                        retry_after=FORWARDED_RETRY_AFTER_SECONDS,
+                    )
                 return response
             if is_creation and is_not_found(response):
                 raise ObjectNotShownError(

@@ -340,13 +340,17 @@ SELECT_OVERWRITING = Statement(
     .order_by(operations.c.idempotency.is_not(None))
     .limit(100)
 )
-SELECT_SIGNED_CHANGE = Statement(
-    select(signed_changes.c.id).where(
-        build_tenant_condition(signed_changes),
-        signed_changes.c.id == bindparam("object_id"),
-        signed_changes.c.updated_at > bindparam("since"),
-    )
+# What a signed request changes of a recipient is not known.
+_SIGNED_CHANGE_SINCE = select(
+    literal_column("'/recipients/'", Text).concat(signed_changes.c.id),
+    null(),
+    signed_changes.c.updated_at,
+).where(
+    build_tenant_condition(signed_changes),
+    signed_changes.c.id == bindparam("object_id"),
+    signed_changes.c.updated_at > bindparam("since"),
 )
+SELECT_SIGNED_CHANGE = Statement(_SIGNED_CHANGE_SINCE)
 SELECT_CLAIM_OF_OTHERS = Statement(
     select(upstream_writes.c.operation_id)
     .where(
@@ -410,16 +414,7 @@ SELECT_CHANGES_SINCE = Statement(
             or_(*(_is_in_state(each, upstream_writes) for each in _EXECUTED_STATES)),
             upstream_writes.c.resolved_at > bindparam("since"),
         ),
-        # What a signed request changes of a recipient is not known.
-        select(
-            literal_column("'/recipients/'", Text).concat(signed_changes.c.id),
-            null(),
-            signed_changes.c.updated_at,
-        ).where(
-            build_tenant_condition(signed_changes),
-            signed_changes.c.id == bindparam("object_id"),
-            signed_changes.c.updated_at > bindparam("since"),
-        ),
+        _SIGNED_CHANGE_SINCE,
     ).order_by("recorded_at")
 )
 SELECT_UNSEEN_BATCHES = Statement(_build_unseen_batches_query())
