@@ -420,6 +420,42 @@ async def test_payment_is_not_added_again_if_its_deletion_did_not_happen(
         assert await load_payment_ids(setup.gateway, batch) == payments
 
 
+async def test_payment_is_not_added_again_if_its_deletion_is_refused_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deletion ends after the retry of its creation has seen it, and before it looks again."""
+    find_out = OperationRepository.is_overwritten
+    async with open_gateway_with_faults(tmp_path) as setup:
+        recipient = await create_recipient(setup.gateway)
+        batch = await create_batch(setup.gateway, recipient, "5.00")
+        path = f"/v1/batches/{batch}/payments"
+        body = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
+        setup.add_fault("POST", "/v1/batches/*/payments", close="after")
+        assert (await setup.gateway.request("POST", path, body)).status == 500
+        payments = await load_payment_ids(setup.gateway, batch)
+
+        async def is_settled() -> bool:
+            states = await count_operations_by_state(setup.gateway.settings)
+            return not states["running"] and not states["unsettled"]
+
+        await wait_until_async(is_settled)
+        refusal = {"status": 429, "body": RATE_LIMIT_REFUSAL, "answer_delay": 1}
+        setup.add_fault("DELETE", "/v1/batches/*/payments/*", **refusal)
+        deletion = asyncio.create_task(setup.gateway.request("DELETE", f"{path}/{payments[1]}"))
+
+        async def find_out_and_wait(*arguments: Any) -> bool:
+            is_overwritten = await find_out(*arguments)
+            await deletion
+            await asyncio.sleep(0.3)  # until its end is recorded
+            return is_overwritten
+
+        monkeypatch.setattr(OperationRepository, "is_overwritten", find_out_and_wait)
+        await wait_until(lambda: any(each.method == "DELETE" for each in setup.service.requests))
+        response = await setup.gateway.request("POST", path, body)
+        assert response.body["payment"]["id"] == payments[1]
+        assert await load_payment_ids(setup.gateway, batch) == payments
+
+
 @pytest.mark.parametrize("is_deletion", [True, False], ids=["deletion", "change"])
 @pytest.mark.parametrize("is_executed", [True, False], ids=["executed", "in doubt"])
 async def test_payment_that_a_signed_request_deleted_since_is_added_again(

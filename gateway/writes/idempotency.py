@@ -275,6 +275,7 @@ class IdempotencyGuard:
         record = await self._build_record_after_connection_resets(write_request, wait_state)
         received_at = wait_state.received_at[0]
         unexecuted_id: str | None = None
+        confirmed_ids: set[str] = set()
         while True:
             id_ = wait_state.first_attempt_id
             # Found out again each time: a deletion in doubt may turn out not to have happened.
@@ -294,7 +295,10 @@ class IdempotencyGuard:
                 is_blocked = rows and await self._reconcile_related(
                     record, rows, wait_state, waits_for_running=bool(overwritten_ids)
                 )
-                if not is_blocked and (
+                # A deletion may have been refused since, before the rows were read.
+                is_confirmed = not is_blocked and overwritten_ids <= confirmed_ids
+                confirmed_ids = set() if is_blocked else overwritten_ids
+                if is_confirmed and (
                     execution := await self._start_execution(
                         record, write_request, wait_state, rows
                     )
