@@ -10,7 +10,6 @@ from cryptography import x509
 from sqlalchemy import delete, insert
 
 from gateway.admission.limits import find_rate_limit_setting_problems
-from gateway.admission.limits.in_redis import probe_redis_eviction_policy
 from gateway.config.settings import ConfigurationError, Server, Settings
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding, State
 from gateway.operator.interruptions import describe_window_scope, format_unfreeze_command
@@ -77,6 +76,8 @@ async def check_redis_eviction_policy(settings: Settings) -> list[Finding]:
         find_rate_limit_setting_problems(settings)
     ):
         return []
+    from gateway.admission.limits.in_redis import probe_redis_eviction_policy  # noqa: PLC0415 - see gateway.admission.limits
+
     result = await probe_redis_eviction_policy(settings.limits.url)
     texts = result.finding, result.hint, "Rate limits would not hold exactly."
     return [Finding(ALL_ENVIRONMENTS, "limits in Redis", result.state, *texts)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -19,6 +21,12 @@ from tests.gateway.admission.limits.conftest import REDIS_URL
 
 ENVIRONMENT = {"environments": {"live": {"base_url": "https://service.example"}}}
 POSTGRES = {"state": {"url": "postgresql://gateway@db.example/gateway"}}
+
+
+def test_redis_client_is_not_imported_without_redis() -> None:
+    script = "import sys, gateway.server.app; print('redis' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
 
 
 @pytest.mark.parametrize(
