@@ -13,7 +13,7 @@ from typing import Any
 
 from mappings import money
 from mappings.balances import has_sufficient_funds
-from mappings.batch_views import SIGNED_ADDS, Batch, build_batch, is_draft
+from mappings.batch_views import Batch, build_batch, is_draft
 from mappings.current import BALANCE_PATH, SUMMARY_PATH
 from mappings.dates import parse_instant_or_earliest
 from mappings.effects import (
@@ -48,7 +48,6 @@ from mappings.matching import (
     Entry,
     Payment,
     list_entry_ids,
-    list_unmatched_entries,
     match_payments_with_entries,
 )
 from mappings.objects import AMOUNT_FIELDS, drop_nulls
@@ -199,6 +198,9 @@ def _complete_stored_batch(stored: Batch, summary: JSON) -> SubFlow:
         and all(iterate_field(payments, "id"))
     ):
         entries = yield from _store_upstream_payment_ids(stored, payments)
+    elif facts.get("is_new") and payments is None:
+        # Those of payments of the batch that it supersedes.
+        entries = map_rows(lambda entry: {**entry, "upstream": None}, entries)
     page = find_payments(summary, allows_page=True) if payments is None else None
     if page and entries:
         entries = _add_shown_ids(entries, page, facts.get("currency"))
@@ -348,28 +350,6 @@ def has_last_changes(
 def is_recently_changed(batch: Batch, now: datetime) -> bool:
     """Whether legacy requests changed the batch so recently that the summary need not show it."""
     return is_recent(batch.facts.get("changed_at") or batch.facts.get("updatedAt"), now)
-
-
-def list_hidden_entries(batch: Batch, now: datetime) -> Sequence[Entry]:
-    """Lists the payments that were added so recently that the summary does not show them."""
-    if not is_recently_changed(batch, now):
-        return ()
-    return list_unmatched_entries(batch.payments, batch.entries, batch.currency)
-
-
-def load_unidentified_signed_adds(batch: Batch, now: datetime) -> SubFlow:
-    """Loads the recent signed adds without a known id whose payments the batch did not show."""
-    signed_adds = (yield LoadFacts(SIGNED_ADDS, batch.id)).values()
-    executed = [added for added in signed_adds if added.get("changed_at")]
-    executed.sort(key=lambda added: str(added["changed_at"]))
-    shown_payments = ShownPayments(list_unrequested_payments(batch), batch.currency)
-    return [
-        added
-        for added in executed  # the earlier ones first, as each explains one payment
-        if not shown_payments.take_added(added)
-        and not added.get("id")
-        and is_recent(added["changed_at"], now)
-    ]
 
 
 def require_payments_shown(batch: Batch, ids: Iterable[str], now: datetime) -> None:

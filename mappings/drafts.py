@@ -29,9 +29,7 @@ from mappings.batch_reads import (
     build_payment_entry,
     build_read_lag_failure,
     has_last_changes,
-    list_hidden_entries,
     list_unrequested_payments,
-    load_unidentified_signed_adds,
     reload_batch,
 )
 from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
@@ -47,6 +45,7 @@ from mappings.objects import AMOUNT_FIELDS, RATE_FIELDS
 from mappings.outcome_matching import ShownPayments
 from mappings.payloads import extract_batch
 from mappings.payment_recipients import add_recipient_details, add_recipients_of_draft_payments
+from mappings.unidentified_payments import list_hidden_entries, load_unidentified_signed_adds
 
 CURRENCY_UNKNOWN = Problem(
     "invalid_status", "The batch cannot be changed: nothing tells in which currency it is."
@@ -156,6 +155,7 @@ def edit_batch(
         removed_ids=edit.removed_ids,
         batch_fields=edit.facts,
         list_hidden_entries=partial(list_hidden_entries, batch, request.now),
+        has_known_payments=batch.has_known_payments,
         load_signed_adds=partial(load_unidentified_signed_adds, batch, request.now),
         seen_update_time=batch.service_fields.get("updatedAt"),
     )

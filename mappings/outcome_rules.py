@@ -192,11 +192,13 @@ def build_payment_add_outcome_rule(
     load_other_adds: Callable[[], Generator[Step, Any, list[JSONObject]]],
     *,
     list_hidden_entries: Callable[[], Iterable[Entry]] = tuple,
+    has_known_payments: bool = True,
 ) -> OutcomeRule:
     """Builds the rule of a payment add; it reads GET /batch/:id/summary.
 
     ``load_other_adds`` returns the bodies of other adds that may have created the payment found;
-    ``list_hidden_entries`` the payments added before that the service did not show yet.
+    ``list_hidden_entries`` the payments added before that the service did not show yet;
+    ``has_known_payments`` says whether these and ``ids_before`` are all payments of the batch.
     """
     known_ids = frozenset(ids_before)
 
@@ -226,7 +228,8 @@ def build_payment_add_outcome_rule(
             for row in unclaimed
             if is_same_payment(body, row, currency) and not is_of_other_add[row["id"]]
         ]
-        if any(is_of_other_add[row["id"]] is None for row in matching_payments):
+        is_open = not has_known_payments and bool(matching_payments)
+        if is_open or any(is_of_other_add[row["id"]] is None for row in matching_payments):
             return Inconclusive(OTHER_ADD_REASON)
         match = select_created_object(
             matching_payments,
@@ -310,6 +313,7 @@ def build_batch_edit_outcome_rule(
     list_hidden_entries: Callable[[], Iterable[Entry]] = tuple,
     load_signed_adds: Callable[[], Generator[Step, Any, list[JSONObject]]] | None = None,
     seen_update_time: JSON = None,
+    has_known_payments: bool = True,
 ) -> OutcomeRule:
     """Builds the rule of a batch edit; it reads GET /batch/:id/summary.
 
@@ -321,7 +325,7 @@ def build_batch_edit_outcome_rule(
     ``build_changes``, which is called only if the rule runs, and ``removed_ids`` use the clients' ids;
     ``batch_fields`` are the changed fields of the batch itself. All changes together confirm the
     edit; if only some can be seen, the rule is inconclusive. ``seen_update_time`` is the batch's
-    ``updatedAt`` before the edit.
+    ``updatedAt`` before the edit; ``has_known_payments`` says whether ``payments`` are all.
     """
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
@@ -346,6 +350,8 @@ def build_batch_edit_outcome_rule(
         other_rows = new_payments.remaining
         # Taken: of equal additions each needs a payment of its own.
         added = [new_payments.take(body, is_same_payment) is not None for body in additions]
+        if any(added) and not has_known_payments:
+            return Inconclusive(OTHER_ADD_REASON)
         evidence += added
         batch = extract_batch(summary)
         shown_names = batch_fields.keys() & batch.keys()

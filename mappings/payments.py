@@ -20,7 +20,6 @@ from mappings.batch_locks import (
 )
 from mappings.batch_reads import (
     WRONG_STATUS,
-    list_hidden_entries,
     load_batch,
     load_batch_again,
     require_payments_shown,
@@ -45,6 +44,7 @@ from mappings.payment_recipients import (
     load_recipient_facts,
     resolve_recipients,
 )
+from mappings.unidentified_payments import list_hidden_entries
 
 # Create
 
@@ -103,6 +103,7 @@ def _add_payment(batch: Batch, request: Request) -> SubFlow:
             (each["upstream"] for each in batch.payments),
             add.load_bodies_of_other_adds,
             list_hidden_entries=partial(list_hidden_entries, batch, request.now),
+            has_known_payments=batch.has_known_payments,
         ),
         match_fields=outcome_rules.select_payment_match_fields(body),
         in_doubt=add.in_doubt_change,

@@ -13,6 +13,7 @@ from gateway.simulator.state import Payment
 from tests.operator_commands import OperatedGateway, open_operated_gateway, wait_until_async
 from tests.payouts import create_batch, create_recipient, load_payment_ids, request_successfully
 from tests.running_gateway import GatewayResponse
+from tests.test_lost_batch_creates import create_batch_elsewhere
 
 ADD_PATH = "/v1/batches/*/payments"
 
@@ -346,3 +347,86 @@ async def test_payment_of_an_edit_that_the_summary_does_not_show_is_not_added_ag
         setup.service.faults.clear()
         assert (await setup.gateway.request("PATCH", day.path, body)).status == 200
         assert len(batch.payments) == 2
+
+
+def show_no_payments(setup: OperatedGateway, *, times: int) -> None:
+    """Lets the service show its batches without a list of their payments."""
+    body = b'{"ok": true, "batchSummary": {"status": "open", "currency": "USD"}}'
+    setup.add_fault("GET", "/v1/batch/*/summary", status=200, body=body, times=times)
+
+
+async def add_payment_by(method: str, day: BatchInDoubt, amount: str) -> GatewayResponse:
+    if method == "POST":
+        return await day.add_payment(amount)
+    body = {"payments": [day.build_payment(amount)]}
+    return await day.setup.gateway.request("PATCH", day.path, body)
+
+
+@pytest.mark.parametrize("close", ["before", "after"])
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+async def test_payment_that_no_summary_showed_is_not_taken_for_an_equal_one_in_doubt(
+    close: str, method: str, tmp_path: Path
+) -> None:
+    """The second of two equal payments would be confirmed, and never be made."""
+    async with open_operated_gateway(tmp_path) as setup:
+        day = await BatchInDoubt.create(setup)
+        show_no_payments(setup, times=1)
+        setup.add_fault(method, ADD_PATH if method == "POST" else "/v1/batches/*", close=close)
+        assert (await add_payment_by(method, day, "10.00")).status == 500
+        await day.wait_until_settled()
+        retry_response = await add_payment_by(method, day, "10.00")
+        assert retry_response.status == 200, retry_response.text
+        assert ("Idempotent-Replayed" in retry_response.headers) == (close == "after")
+        await day.start_batch()
+        assert day.list_paid_amounts() == ["10.00", "10.00"]
+
+
+@pytest.mark.parametrize("close", ["before", "after"])
+@pytest.mark.parametrize("summary", ["without payments", "with an empty list"])
+async def test_payment_of_a_submitted_draft_is_not_taken_for_an_equal_one_in_doubt(
+    close: str, summary: str, tmp_path: Path
+) -> None:
+    """The ids that are stored are those of the payments of the superseded batch."""
+    async with open_operated_gateway(tmp_path, inferred=False) as setup:
+        day = await BatchInDoubt.create(setup)
+        assert (await day.add_payment("11.00")).status == 200
+        _, removed = await load_payment_ids(setup.gateway, day.batch)
+        await request_successfully(
+            setup.gateway, "DELETE", f"/batches/{day.batch}/payments/{removed}"
+        )
+        if summary == "without payments":
+            show_no_payments(setup, times=100)
+        else:
+            body = b'{"ok": true, "batchSummary": {"status": "open", "payments": []}}'
+            setup.add_fault("GET", "/v1/batch/*/summary", status=200, body=body, times=100)
+        await request_successfully(setup.gateway, "GET", f"/batches/{day.batch}/summary")
+        await day.lose_add("10.00", close)
+        setup.service.faults.clear()
+        await day.wait_until_settled()
+        retry_response = await day.add_payment("10.00")
+        assert retry_response.status == 200, retry_response.text
+        assert ("Idempotent-Replayed" in retry_response.headers) == (close == "after")
+        await day.start_batch()
+        assert day.list_paid_amounts() == ["10.00", "10.00"]
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+async def test_unknown_payment_of_a_batch_created_elsewhere_proves_no_add(
+    method: str, tmp_path: Path
+) -> None:
+    async with open_operated_gateway(tmp_path) as setup:
+        recipient = await create_recipient(setup.gateway)
+        batch = await create_batch_elsewhere(setup, recipient)
+        day = BatchInDoubt(setup, recipient, batch)
+        show_no_payments(setup, times=1)
+        setup.add_fault(method, ADD_PATH if method == "POST" else "/v1/batches/*", close="before")
+        assert (await add_payment_by(method, day, "5.00")).status == 500
+        await setup.age_sent_writes()
+        assert (await add_payment_by(method, day, "5.00")).status == 500
+        (write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        assert write["why"] == "another add may have created the payment"
+        command = ("writes", "settle", write["write"], "--did-not-happen", "--yes")
+        await setup.run_command(*command)
+        await wait_until_async(day.is_settled)
+        assert (await add_payment_by(method, day, "5.00")).status == 200
+        assert len(setup.service.require_batch(batch).payments) == 2
