@@ -80,6 +80,11 @@ def complete_page_meta(meta: JSON, page: Page, rows: int) -> dict[str, int]:
     )
 
 
+def has_counts(body: Mapping[str, JSON]) -> bool:
+    """Whether the ``meta`` of a list counts its pages and its rows."""
+    return min(_parse_page_count(body, default=-1), parse_record_count(body, -1)) >= 0
+
+
 def is_past_the_end(body: Mapping[str, JSON], number: int) -> bool:
     """Whether the list has fewer pages than ``number``, according to its ``meta``."""
     return number > max(_parse_page_count(body, default=number), FIRST_PAGE)

@@ -44,7 +44,13 @@ from mappings.objects import (
     drop_nulls,
     is_deleted_for_clients,
 )
-from mappings.paging import build_meta, complete_page_meta, parse_page_params, select_page_params
+from mappings.paging import (
+    build_meta,
+    complete_page_meta,
+    has_counts,
+    parse_page_params,
+    select_page_params,
+)
 from mappings.payout_changes import PayoutChanges
 from mappings.payouts import Recipient
 
@@ -213,7 +219,7 @@ def read_recipient_payments(request: Request) -> Flow:
         )
         # Clients read as many pages as ``meta`` names.
         has_rows = page.get("payments") or "page" in request.query
-        needs_all |= bool(has_rows) and not isinstance(page.get("meta"), dict)
+        needs_all |= bool(has_rows) and not has_counts(page)
     recipient_answer = build_legacy_recipient(recipient, facts, request.options)
     if needs_all:
         visible = (yield recipient_reads.build_visible_payments_query(path, superseded)).rows
