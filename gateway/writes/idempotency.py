@@ -323,9 +323,10 @@ class IdempotencyGuard:
             if not is_executing and (
                 execution := await self.reconciler.take_over(first_attempt, write_request.operation)
             ):
-                execution.received_at = wait_state.received_at
                 return execution
-            if recorded := await self._wait_for_first_attempt(first_attempt, wait_state):
+            execution = await self._wait_briefly(first_attempt.id, wait_state.deadline)
+            wait_state.execution = execution or wait_state.execution
+            if recorded := self._find_response_in_memory(execution):
                 return recorded
 
     async def _join_first_attempt(
@@ -340,9 +341,7 @@ class IdempotencyGuard:
         if self._retries.is_response_being_delivered(
             first_attempt, record, wait_state.received_at[0], wait_state.first_attempt_id
         ):
-            await self._wait_for_first_attempt(
-                first_attempt, _WaitState(wait_state.deadline, wait_state.received_at)
-            )
+            await self._wait_briefly(first_attempt.id, wait_state.deadline)
             return False
         if (key_digest := record.idempotency) is None or first_attempt.idempotency is not None:
             return True
@@ -421,27 +420,24 @@ class IdempotencyGuard:
             await execution.close(UNDONE)
             raise
 
-    async def _wait_for_first_attempt(
-        self, first_attempt: OperationRecord, wait_state: _WaitState
-    ) -> RecordedResponse | None:
-        """Waits briefly for a first attempt to end, and returns its response if it has one."""
-        if self._journal.monotonic() > wait_state.deadline:
+    async def _wait_briefly(self, operation_id: str, deadline: float) -> OperationExecution | None:
+        """Waits briefly for an operation to end; returns its execution if it runs in this process."""
+        if self._journal.monotonic() > deadline:
             raise Unknown("the first attempt is still running", retry_after=MIN_RETRY_AFTER_SECONDS)
-        if execution := self._journal.executions.get(first_attempt.id):
-            wait_state.execution = execution
+        execution = self._journal.executions.get(operation_id)
         with suppress(TimeoutError):
             async with asyncio.timeout(POLL_SECONDS):
                 await (execution.ended.wait() if execution else asyncio.sleep(POLL_SECONDS))
-        return self._find_response_in_memory(execution) if execution else None
+        return execution
 
-    def _find_response_in_memory(self, execution: OperationExecution) -> RecordedResponse | None:
+    def _find_response_in_memory(
+        self, execution: OperationExecution | None
+    ) -> RecordedResponse | None:
         """Returns the response of a first attempt that ended here; None if it has none."""
-        response = execution.final_response
-        return (
-            (stored_responses.add_replayed_header(response), execution.operation_record)
-            if response is not None and execution.ended.is_set()
-            else None
-        )
+        if execution is None or execution.final_response is None or not execution.ended.is_set():
+            return None
+        response = stored_responses.add_replayed_header(execution.final_response)
+        return response, execution.operation_record
 
     async def _find_first_attempt_response(
         self, wait_state: _WaitState, write_request: WriteRequest, render_answer: RenderAnswer
@@ -449,9 +445,7 @@ class IdempotencyGuard:
         """Returns the response of a closed first attempt; raises Unknown if it was deleted."""
         if wait_state.first_attempt is None:
             return None
-        if wait_state.execution and (
-            recorded := self._find_response_in_memory(wait_state.execution)
-        ):
+        if recorded := self._find_response_in_memory(wait_state.execution):
             return recorded
         row = await self._journal.operations.find_operation(wait_state.first_attempt.id)
         if row is not None and row.state in (DONE, ANSWERED):
@@ -485,8 +479,6 @@ class IdempotencyGuard:
             if is_interrupted or waits_for_running:
                 if self._journal.monotonic() > wait_state.deadline:
                     raise self.reconciler.build_in_doubt_error(row)
-                await self._wait_for_first_attempt(
-                    row, _WaitState(wait_state.deadline, wait_state.received_at)
-                )
+                await self._wait_briefly(row.id, wait_state.deadline)
                 return True
         return False
