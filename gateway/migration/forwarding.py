@@ -141,7 +141,6 @@ class ForwardedWrite:
         self._sender = sender
         self._batch_routing = batch_routing
         self._response: PassedResponse | None = None
-        self._failure: Failure | None = None
 
     async def execute_or_replay(
         self, idempotency_guard: IdempotencyGuard
@@ -178,8 +177,6 @@ class ForwardedWrite:
         finally:
             # The same caller makes the calls of the translation, if the request is routed again.
             inbound.caller.send_write = inbound.caller.send_read = None
-        if self._response is None and self._failure is not None:
-            raise self._failure
         return ForwardedAnswer(self._response or _build_passed_response(replayed), record)
 
     async def _check_and_build_routing_marks(
@@ -284,11 +281,8 @@ class ForwardedWrite:
             )
         raise Unknown(reason, retry_after=FORWARDED_RETRY_AFTER_SECONDS)
 
-    async def _build_failure_response(self, failure: Failure) -> LegacyResponse:
-        if self._response is not None:
-            return await self.build_response(Answer({}))
-        self._failure = failure
-        return LegacyResponse(500, {})
+    async def _build_failure_response(self, _failure: Failure) -> LegacyResponse | None:
+        return None if self._response is None else await self.build_response(Answer({}))
 
 
 _FORWARDED_OPERATIONS = {

@@ -277,7 +277,6 @@ class SignedBatchWrite:
         self._write_request = write_request
         self._send = send
         self._response: PassthroughResponse | None = None
-        self._failure: Failure | None = None
         self._is_in_doubt = False
         """Whether it was sent and has no response."""
 
@@ -286,20 +285,19 @@ class SignedBatchWrite:
         caller.send_write, caller.stamped_at = self._send_call, datetime.fromtimestamp(stamp, UTC)
         try:
             _, operation = await idempotency_guard.answer(
-                self._write_request, self._build_response, self._record_failure
+                self._write_request, _build_response, _build_no_response
             )
         except Failure as failure:
             # A response of the service takes precedence; reconciliation resolves the rest.
             if self._response is None:
-                raise self._build_error(failure) from None
+                raise (WrongBatchStatus() if isinstance(failure, Invalid) else failure) from None
         else:
             if operation is not None:
                 idempotency_guard.deliveries.record_delivery(operation)
         if self._response is None and self._is_in_doubt:
             raise Unknown("another process has determined the outcome")
-        if self._response is None:
-            # No response and no failure: a retry of a start that has already happened.
-            raise self._build_error(self._failure)
+        if self._response is None:  # a retry of a start that has already happened
+            raise WrongBatchStatus
         return self._response
 
     async def _send_call(self, call: Call, fence: Fence | None) -> JSON:
@@ -321,15 +319,13 @@ class SignedBatchWrite:
         is_addition = call.method == "POST" and call.path.endswith(f"/{_ADD_ACTION}")
         return {"id": payment_id} if is_addition and isinstance(payment_id, str) else {}
 
-    async def _build_response(self, answer: Answer) -> LegacyResponse:
-        return LegacyResponse(200, answer.body)
 
-    async def _record_failure(self, failure: Failure) -> LegacyResponse:
-        self._failure = failure
-        return LegacyResponse(500, {})
+async def _build_response(answer: Answer) -> LegacyResponse:
+    return LegacyResponse(200, answer.body)
 
-    def _build_error(self, failure: Failure | None) -> Exception:
-        return WrongBatchStatus() if failure is None or isinstance(failure, Invalid) else failure
+
+async def _build_no_response(_failure: Failure) -> None:
+    """Lets the failure be raised, because refusals of signed requests are not legacy responses."""
 
 
 async def _find_proof(

@@ -49,7 +49,8 @@ from mappings.failures import ClientDisconnected, Failure, UndoPending, Unknown
 
 POLL_SECONDS = 0.2
 """Seconds between two checks of an operation that a request waits for."""
-RenderFailure = Callable[[Failure], Awaitable[LegacyResponse]]
+RenderFailure = Callable[[Failure], Awaitable[LegacyResponse | None]]
+"""Builds the response to a refused request; None if the caller wants the failure raised instead."""
 RecordedResponse = tuple[LegacyResponse, OperationRecord | None]
 """A response, and the operation that is closed as soon as its client has received it."""
 
@@ -205,19 +206,20 @@ class IdempotencyGuard:
         pending: UndoPending | None = None,
     ) -> LegacyResponse:
         """Ends a refused operation, or leaves its undo to the reconciler; returns the response."""
-        response = await render_failure(failure)
-        # A refusal that may pass is not stored: the Idempotency-Key would repeat it for a day.
+        response, stored = await render_failure(failure), None
         has_key = execution.operation_record.idempotency is not None
-        is_final = has_key and response.status in (404, 406) and not is_temporary_refusal(failure)
-        stored = await stored_responses.encode_response(response) if is_final else None
+        # A refusal that may pass is not stored: the Idempotency-Key would repeat it for a day.
+        is_final = has_key and not is_temporary_refusal(failure)
+        if is_final and response and response.status in (404, 406):
+            stored = await stored_responses.encode_response(response)
         if pending is None:
-            await execution.close(ANSWERED if is_final else UNDONE, stored)
+            await execution.close(UNDONE if stored is None else ANSWERED, stored)
         else:
             # It was answered: without a stored response, the same request is a new one.
-            answered = (
-                {"response": stored} if is_final else {"idempotency": None, "fingerprint": ""}
-            )
+            answered = {"response": stored} if stored else {"idempotency": None, "fingerprint": ""}
             await execution.leave_in_doubt(str(pending), **answered)
+        if response is None:
+            raise failure
         return response
 
     async def _finish(self, execution: OperationExecution, response: LegacyResponse) -> None:
