@@ -47,7 +47,7 @@ from gateway.signed_api.replies import (
     build_streamed_response,
     stream_response,
 )
-from gateway.signed_api.senders import AuthenticatedSender, SenderAuthenticator, Signer
+from gateway.signed_api.senders import SenderAuthenticator, Signer
 from gateway.signed_api.transitions import (
     Send,
     SignedWrite,
@@ -221,15 +221,15 @@ class SignedHandler:
         slot = self._create_admission_slot(request, context, signers, address)
         async with self._spool_body(request, verifier, slot) as body:
             # Checked only now: the signature covers the body, so it is known after the last byte.
-            sender = self._sender_authenticator.select_matching_sender(
+            signer = self._sender_authenticator.select_matching_signer(
                 signers, verifier.list_secret_matches()
             )
-            context.tenant = sender.tenant
-            request.connection.attribute_to_tenant(sender.tenant or UNKNOWN_TENANT)
-            await self._admit(sender, signature_header, address, context)
-            await slot.acquire(str(sender.tenant or UNKNOWN_TENANT))
+            context.tenant = signer.tenant if signer else None
+            request.connection.attribute_to_tenant(context.tenant or UNKNOWN_TENANT)
+            await self._admit(signer, signature_header, address, context)
+            await slot.acquire(str(context.tenant or UNKNOWN_TENANT))
             stamp = int(signature_header.stamp)
-            return await self._forward_request(request, context, sender, body, stamp)
+            return await self._forward_request(request, context, signer, body, stamp)
 
     def _build_preflight_response(self) -> LegacyResponse:
         headers = ("Authorization", self._words.timestamp_header, "Content-Type", "X-Request-Id")
@@ -283,13 +283,13 @@ class SignedHandler:
 
     async def _admit(
         self,
-        sender: AuthenticatedSender,
+        signer: Signer | None,
         signature_header: SignatureHeader,
         address: Address | None,
         context: SignedRequestContext,
     ) -> None:
         admission = context.admission = await self._sender_authenticator.admit(
-            sender, signature_header, address
+            signer, signature_header, address
         )
         if not admission.is_admitted:
             reason = metrics.RATE_LIMIT_REASON
@@ -303,7 +303,7 @@ class SignedHandler:
         self,
         request: HttpRequest,
         context: SignedRequestContext,
-        sender: AuthenticatedSender,
+        signer: Signer | None,
         body: Spool,
         stamp: int,
     ) -> HttpResponse:
@@ -312,8 +312,9 @@ class SignedHandler:
         headers = passthrough.filter_request_headers(request.headers)
         # The client's own id is passed on unchanged.
         headers.setdefault("X-Request-Id", context.request_id)
+        tenant, unknown = context.tenant, self._sender_authenticator.unknown_key_environment
         passthrough_request = PassthroughRequest(
-            sender.environment,
+            tenant.environment if tenant else unknown,
             request.method,
             request.raw_path,
             headers,
@@ -330,18 +331,18 @@ class SignedHandler:
             try:
                 upstream_response = await (
                     self._send_write(
-                        send, request, passthrough_request, sender, context, target=target
+                        send, request, passthrough_request, signer, context, target=target
                     )
                     if target
                     else send()
                 )
             finally:
-                if target and sender.tenant and target.parts[:1] == ["recipients"]:
+                if target and tenant and target.parts[:1] == ["recipients"]:
                     # Done even if the write failed: it may have changed the recipient, and the
                     # cache would be stale.
                     recipient_id = "".join(target.parts[1:2])
-                    self._recipient_caches.record_changed_recipient(sender.tenant, recipient_id)
-            if upstream_response.status == 401 and sender.tenant:
+                    self._recipient_caches.record_changed_recipient(tenant, recipient_id)
+            if upstream_response.status == 401 and tenant:
                 # Hints at clock skew or credentials that were replaced at the service only.
                 context.log_fields["reason"] = "the service refuses a signature that is valid here"
             response = build_streamed_response(
@@ -363,14 +364,13 @@ class SignedHandler:
         send: Send,
         request: HttpRequest,
         passthrough_request: PassthroughRequest,
-        sender: AuthenticatedSender,
+        signer: Signer | None,
         context: SignedRequestContext,
         *,
         target: WriteTarget,
     ) -> PassthroughResponse:
         write = SignedWrite(
-            sender.tenant,
-            sender.credentials,
+            signer,
             passthrough_request.environment,
             target,
             cast("int", passthrough_request.stamp),

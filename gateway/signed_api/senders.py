@@ -143,19 +143,6 @@ class SignerStore:
                 del self._known[access_key]
 
 
-@dataclass(frozen=True, slots=True)
-class AuthenticatedSender:
-    """The sender of a signed request.
-
-    ``tenant`` and ``credentials`` are None for an unknown access key whose requests are forwarded.
-    """
-
-    environment: str
-    tenant: Tenant | None
-    requests_per_hour: int
-    credentials: Credentials | None = None
-
-
 class SenderAuthenticator:
     def __init__(
         self,
@@ -172,7 +159,8 @@ class SenderAuthenticator:
         self._clock = clock
         self._requests_per_hour = settings.limits.requests_per_hour
         forwards_unknown_keys = settings.signed.unknown_keys == "forward"
-        self._unknown_key_environment = settings.signed.environment if forwards_unknown_keys else ""
+        self.unknown_key_environment = settings.signed.environment if forwards_unknown_keys else ""
+        """The environment to which requests with unknown access keys are forwarded, if they are."""
 
     async def load_admissible_signers(
         self, signature_header: SignatureHeader, address: Address | None
@@ -188,7 +176,7 @@ class SenderAuthenticator:
         # never.
         if signers and not active_signers:
             raise build_invalid_key_refusal("every API key with these credentials is revoked")
-        if not signers and not self._unknown_key_environment:
+        if not signers and not self.unknown_key_environment:
             raise build_invalid_key_refusal("the access key is unknown")
         admitted_signers = [signer for signer in active_signers if signer.admits(address)]
         if active_signers and not admitted_signers:
@@ -202,7 +190,7 @@ class SenderAuthenticator:
             if self._is_fresh(signature_header, signer.tenant.environment)
         ]
         if not fresh_signers and (
-            signers or not self._is_fresh(signature_header, self._unknown_key_environment)
+            signers or not self._is_fresh(signature_header, self.unknown_key_environment)
         ):
             raise build_invalid_key_refusal(
                 "the timestamp is more than 30 seconds old or in the future"
@@ -214,16 +202,16 @@ class SenderAuthenticator:
         # used until a response has shown how far the two are apart.
         return signature_header.is_fresh(self._clock.wall() + self._clock.offset(environment))
 
-    def select_matching_sender(
+    def select_matching_signer(
         self, signers: Sequence[Signer], matches: Sequence[bool]
-    ) -> AuthenticatedSender:
-        """Returns the sender whose secret matches, given the result for each signer.
+    ) -> Signer | None:
+        """Returns the signer whose secret matches, given the result for each; None without signers.
 
-        Raises Refusal if there is none, or more than one.
+        The signature of an unknown access key cannot be verified here; the service does. Raises
+        Refusal if no secret matches, or more than one.
         """
         if not signers:
-            # The gateway cannot verify this signature; the service does.
-            return AuthenticatedSender(self._unknown_key_environment, None, self._requests_per_hour)
+            return None
         matching_signers = [
             candidate for candidate, is_match in zip(signers, matches, strict=True) if is_match
         ]
@@ -232,15 +220,11 @@ class SenderAuthenticator:
             raise build_invalid_key_refusal("the signature is valid in both environments")
         if not matching_signers:
             raise build_invalid_key_refusal("the signature does not match")
-        signer = matching_signers[0]
-        requests_per_hour = signer.find_highest_requests_per_hour(self._requests_per_hour)
-        return AuthenticatedSender(
-            signer.tenant.environment, signer.tenant, requests_per_hour, signer.credentials
-        )
+        return matching_signers[0]
 
     async def admit(
         self,
-        sender: AuthenticatedSender,
+        signer: Signer | None,
         signature_header: SignatureHeader,
         address: Address | None,
     ) -> Admission:
@@ -249,15 +233,16 @@ class SenderAuthenticator:
         A tenant has one limit for all its signed requests: the highest limit among its API keys.
         A request with an unknown key counts against its address first, and then against the key.
         """
-        if sender.tenant is not None:
-            return await self._limits.admit(f"signed {sender.tenant}", sender.requests_per_hour)
+        if signer is not None:
+            limit = signer.find_highest_requests_per_hour(self._requests_per_hour)
+            return await self._limits.admit(f"signed {signer.tenant}", limit)
         name = f"signed address {format_address_rate_limit_name(address)}"
         admission = await self._unauthenticated_limits.admit(name, self._requests_per_hour)
         if not admission.is_admitted:
             return admission
         # Hashed, so that listings of limits do not show access keys of strangers.
         key = hashlib.sha256(signature_header.access_key.encode()).hexdigest()[:32]
-        name = f"signed key {sender.environment} {key}"
+        name = f"signed key {self.unknown_key_environment} {key}"
         key_admission = await self._unauthenticated_limits.admit(name, self._requests_per_hour)
         # A refusal sorts before any admission.
         return min(

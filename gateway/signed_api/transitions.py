@@ -28,6 +28,7 @@ from gateway.http.request_reader import (
 from gateway.http.responses import LegacyResponse
 from gateway.payloads import json_codec
 from gateway.signed_api.replies import WRONG_STATUS, Refusal
+from gateway.signed_api.senders import Signer
 from gateway.storage import ObjectStateStore, Tenant
 from gateway.storage.operations import OperationRepository
 from gateway.upstream.client import MAX_ANSWER_BYTES
@@ -94,12 +95,11 @@ _PAYMENT_PARTS = 4
 class SignedWrite:
     """A signed write to send.
 
-    ``tenant`` and ``credentials`` are None for an unknown access key. ``stamp`` is the client's
-    timestamp, in seconds since 1970.
+    ``signer`` is None for an unknown access key. ``stamp`` is the client's timestamp, in seconds
+    since 1970.
     """
 
-    tenant: Tenant | None
-    credentials: Credentials | None
+    signer: Signer | None
     environment: str
     target: WriteTarget
     stamp: int
@@ -134,17 +134,18 @@ class SignedWriteGuard:
         batch, is_start = write.target.batch, write.target.action == _START_ACTION
         batches = _extract_deleted_batches(write) if batch is None else [batch]
         is_recorded = bool(batches) or write.target.is_batch_creation
-        if not is_recorded or write.tenant is None or write.credentials is None:
+        if not is_recorded or write.signer is None:
             check = partial(self._check_unrecorded_write, write, batches, is_start=is_start)
             return await send(UnrecordedWriteFence(check))
-        key = _build_api_key(write.tenant, write.credentials)
+        tenant = write.signer.tenant
+        key = _build_api_key(tenant, write.signer.credentials)
         caller = Caller(
             key,
             write.request_id,
             received_at=write.received_at,
             is_connection_closed=write.is_disconnected,
         )
-        pairs = [[id_, await self._find_first_id(write.tenant, id_)] for id_ in batches]
+        pairs = [[id_, await self._find_first_id(tenant, id_)] for id_ in batches]
         if is_start:
             (id_, first_id), *_ = pairs
             flow_request = Request(self._now(), write.request_id, {"id": id_, "batch": first_id})
@@ -196,16 +197,17 @@ class SignedWriteGuard:
             raise Halted(
                 errors.RESTORE_CHECK_PENDING, retry_after=errors.OPERATOR_RETRY_AFTER_SECONDS
             )
+        tenant = write.signer.tenant if write.signer else None
         # Last, because a freeze may be acknowledged at any time.
-        if await self._operations.is_frozen(write.tenant or Tenant("", write.environment)):
+        if await self._operations.is_frozen(tenant or Tenant("", write.environment)):
             raise Halted(errors.WRITES_FROZEN, retry_after=errors.OPERATOR_RETRY_AFTER_SECONDS)
         if write.is_disconnected():
             raise ClientDisconnected
         kind, id_ = [*write.target.parts, "", ""][:2]
-        if write.tenant and kind.lower() == "recipients" and _RECIPIENT_ID.fullmatch(id_):
+        if tenant and kind.lower() == "recipients" and _RECIPIENT_ID.fullmatch(id_):
             # The service may show the change late, as a legacy one.
             record = CompareAndSet(SIGNED_CHANGES_KIND, id_, {"last": write.request_id})
-            await self._object_state.compare_and_set_all(write.tenant, [record])
+            await self._object_state.compare_and_set_all(tenant, [record])
 
 
 @dataclass(slots=True)

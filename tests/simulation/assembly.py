@@ -26,6 +26,7 @@ from gateway.migration.inbound_request import InboundRequest
 from gateway.migration.routing import ServiceRouter
 from gateway.operator import ActionRefused
 from gateway.operator.in_doubt_writes import load_in_doubt_writes, record_operator_verdict
+from gateway.signed_api.senders import Signer
 from gateway.signed_api.transitions import (
     SignedWrite,
     SignedWriteGuard,
@@ -403,8 +404,7 @@ class Gateway:
 
     async def _serve_signed(self, request: SignedRequest, connection: ClientConnection) -> None:
         write = SignedWrite(
-            API_KEY.tenant,
-            API_KEY.credentials,
+            Signer(API_KEY.tenant, API_KEY.credentials, (), ()),
             API_KEY.environment,
             WriteTarget(request.method, request.target),
             int(request.stamp),

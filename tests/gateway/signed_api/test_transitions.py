@@ -15,6 +15,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from structlog.testing import capture_logs
 
 from gateway.auth.signing import Credentials
+from gateway.signed_api.senders import Signer
 from gateway.signed_api.transitions import (
     SignedWrite,
     SignedWriteGuard,
@@ -114,10 +115,8 @@ def object_states(harness: TransitionsHarness) -> ObjectStateStore:
 
 def build_write(target: str = START_PATH, tenant: Tenant | None = ACME) -> SignedWrite:
     timestamp = int(NOW.timestamp())
-    credentials = CREDENTIALS if tenant else None
-    return SignedWrite(
-        tenant, credentials, "sandbox", WriteTarget("POST", target), timestamp, "a request"
-    )
+    signer = Signer(tenant, CREDENTIALS, (), ()) if tenant else None
+    return SignedWrite(signer, "sandbox", WriteTarget("POST", target), timestamp, "a request")
 
 
 async def load_batch_state(
