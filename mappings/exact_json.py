@@ -41,17 +41,18 @@ def parse_number(text: str) -> Decimal:
     return number if str(number) == text else ExactDecimal(text)
 
 
-def _encode_exact_decimal(value: Any) -> msgspec.Raw:
+def encode_exact_decimal(value: Any) -> msgspec.Raw:
+    """Encodes the only decoded type that msgspec does not support; raises TypeError for others."""
     if isinstance(value, ExactDecimal):
         return msgspec.Raw(str(value).encode())
-    raise TypeError(f"not a decoded value: {type(value).__name__}")
+    raise TypeError(f"not a JSON value: {type(value).__name__}")
 
 
 loads_trusted: Callable[[str | bytes], Any] = msgspec.json.Decoder(float_hook=parse_number).decode
 """Decodes a text of this program, without checks."""
 
 encode_plain_value: Callable[[Any], bytes] = msgspec.json.Encoder(
-    decimal_format="number", enc_hook=_encode_exact_decimal
+    decimal_format="number", enc_hook=encode_exact_decimal
 ).encode
 """Encodes a value that was decoded, or consists of the same types."""
 

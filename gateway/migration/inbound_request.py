@@ -63,8 +63,4 @@ async def build_forwarded_request(
 
 def parse_fields(data: bytes) -> dict[str, JSON]:
     """Parses a body's fields; empty if it is not a JSON object or would take too much memory."""
-    try:
-        body = json_codec.loads(data, json_codec.LONG_LISTS, MAX_VALUE_BYTES)
-    except json_codec.JsonError:
-        return {}
-    return body if isinstance(body, dict) else {}
+    return json_codec.loads_object(data, json_codec.LONG_LISTS, MAX_VALUE_BYTES) or {}

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from gateway.auth.key_rows import ListedKey, load_credentials
 from gateway.auth.signing import SWAPPED_HINT, Credentials
-from gateway.operator import parse_object
+from gateway.payloads import json_codec
 from gateway.storage import Store, Tenant
 from gateway.upstream.client import UpstreamClient
 from mappings.failures import CircuitOpen, Unknown, Unreachable
@@ -73,7 +73,8 @@ async def probe_account(
         return AccountProbe("unreachable", reason=f"the service answered {reply.status}")
     try:
         recipient_ids = [
-            str(recipient["id"]) for recipient in parse_object(bytes(reply.body))["recipients"]
+            str(recipient["id"])
+            for recipient in (json_codec.loads_object(reply.body) or {})["recipients"]
         ]
     except (KeyError, TypeError):
         return AccountProbe("unreachable", reason="the response cannot be parsed")

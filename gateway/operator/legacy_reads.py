@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from multidict import CIMultiDict
 
-from gateway.operator import parse_object
+from gateway.payloads import json_codec
 from gateway.upstream.http_connection import USER_AGENT, ResponseLost
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest
 from mappings.effects import JSON
@@ -92,7 +92,11 @@ class LegacyReader:
                 reason = str(lost)
                 await asyncio.sleep(pause)
                 continue
-            if status == 200 and (body := parse_object(data)) and body.get("ok") is not False:
+            if (
+                status == 200
+                and (body := json_codec.loads_object(data))
+                and body.get("ok") is not False
+            ):
                 return body
             # Not an error: the object may have been deleted since it was listed.
             if status == 404:

@@ -4,9 +4,8 @@ Strings are ``str``, integers ``int``; numbers with a point or an exponent are `
 encoded as they were read (``1.10``, ``1E5``). Floats are never used. The order of keys is kept.
 
 msgspec decodes and encodes, because it is ten times as fast as any stricter library. It silently
-keeps the last of two equal keys and reads ``-0`` as 0. So the decoded value is encoded again and
-compared with the input. If they differ by more than whitespace, simplejson
-decodes the text, and its result counts.
+keeps the last of two equal keys and reads ``-0`` as 0. So the decoded value is encoded again. If
+that differs from the input by more than whitespace, simplejson decodes it, and its result counts.
 
 In a large text, long lists become lazy sequences: they are decoded and encoded one slice at a time.
 The values and bytes are the same. msgspec splits an object or a list into the undecoded texts of its
@@ -226,6 +225,17 @@ def loads(
     return decoded[0]
 
 
+def loads_object(
+    data: bytes, packed_lists: Collection[str] = (), max_memory_bytes: int | None = None
+) -> dict[str, Any] | None:
+    """Like ``loads``; None for a text that it refuses, or that is no object."""
+    try:
+        value = loads(data, packed_lists, max_memory_bytes)
+    except JsonError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def loads_in_slices(data: bytes, packed_lists: Collection[str], depth: int = 1) -> dict[str, Any]:
     """Like ``loads`` of an object, but never holds more than ``SLICE_BYTES`` of values at once.
 
@@ -441,16 +451,12 @@ class _HasRowsError(Exception):
 
 
 def _encode_custom_value(value: Any) -> msgspec.Raw:
-    """Encodes the types that msgspec does not support."""
-    if isinstance(value, ExactDecimal):
-        return msgspec.Raw(str(value).encode())
     if isinstance(value, LazySequence):
         raise _HasRowsError
-    raise TypeError(f"not a JSON value: {type(value).__name__}")
+    return exact_json.encode_exact_decimal(value)
 
 
 _DECIMALS = {Decimal, ExactDecimal}
-_TEXT = {str}
 _SIMPLE = {str, int, bool, type(None)}
 _PLAIN = _SIMPLE | {SerializedSequence, MappedSequence}
 """Types that need no check before they are encoded."""
@@ -460,13 +466,7 @@ _SHORT = _SIMPLE | _DECIMALS | {list, tuple}
 
 
 def _check_encodable(value: Any) -> None:
-    """Raises TypeError if the value cannot be encoded as JSON."""
-    if flaw := _find_encoding_problem(value):
-        raise TypeError(flaw)
-
-
-def _find_encoding_problem(value: Any) -> str:
-    """Returns the reason that a value cannot be encoded as JSON, or an empty string.
+    """Raises TypeError if the value cannot be encoded as JSON.
 
     msgspec silently encodes floats, bytes, dates, NaN and numeric keys, and has no option against
     it.
@@ -476,18 +476,18 @@ def _find_encoding_problem(value: Any) -> str:
     for _ in range(MAX_DEPTH + 1):
         kinds = {*map(type, level)}
         if others := kinds - _PLAIN - _NESTS - _DECIMALS:
-            return f"not a JSON value: {others.pop().__name__}"
+            raise TypeError(f"not a JSON value: {others.pop().__name__}")
         if not (
             kinds.isdisjoint(_DECIMALS)
             or all(item.is_finite() for item in level if type(item) in _DECIMALS)
         ):
-            return "not a JSON value: NaN or an infinite number"
+            raise TypeError("not a JSON value: NaN or an infinite number")
         if kinds.isdisjoint(_NESTS):
-            return ""
-        if not _TEXT.issuperset(map(type, chain.from_iterable(_iterate_dicts(level)))):
-            return "a key that is not text"
+            return
+        if not {str}.issuperset(map(type, chain.from_iterable(_iterate_dicts(level)))):
+            raise TypeError("a key that is not text")
         level = _list_nested_items(level)
-    return f"nested deeper than {MAX_DEPTH}"
+    raise TypeError(f"nested deeper than {MAX_DEPTH}")
 
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number", enc_hook=_encode_custom_value)

@@ -9,7 +9,7 @@ request again. Refusals have the service's codes (current interface, section 7).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -375,7 +375,7 @@ class SignedHandler:
             target,
             cast("int", passthrough_request.stamp),
             context.request_id,
-            await _parse_body(passthrough_request.body) if target.is_body_needed else None,
+            await _parse_body(passthrough_request.body) if target.is_body_needed else {},
             context.received_at,
             partial(is_client_disconnected, request),
         )
@@ -423,14 +423,11 @@ MAX_PARSED_BYTES = 64 * 1024
 on."""
 
 
-async def _parse_body(body: Spool | None) -> JSON:
-    """Parses a body; None if it is longer than ``MAX_PARSED_BYTES``, or not JSON."""
+async def _parse_body(body: Spool | None) -> Mapping[str, JSON]:
+    """Parses a body; empty if it is longer than ``MAX_PARSED_BYTES``, or no JSON object."""
     if body is None or body.size > MAX_PARSED_BYTES:
-        return None
-    try:
-        return json_codec.loads(b"".join([part async for part in body.iter_chunks()]))
-    except json_codec.JsonError:
-        return None
+        return {}
+    return json_codec.loads_object(b"".join([part async for part in body.iter_chunks()])) or {}
 
 
 BODY_ON_READ = Problem("invalid_field", "A GET or HEAD has no body.")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -104,8 +104,8 @@ class SignedWrite:
     target: WriteTarget
     stamp: int
     request_id: str
-    body: JSON = None
-    """The decoded body, if ``target.is_body_needed``."""
+    body: Mapping[str, JSON] = field(default_factory=dict)
+    """The fields of the body, if ``target.is_body_needed``."""
     received_at: float | None = None
     """When the request was received, by the event loop's clock; None means now."""
     is_disconnected: Callable[[], bool] = bool
@@ -226,7 +226,7 @@ def _extract_deleted_batches(write: SignedWrite) -> list[str]:
     """Returns the batches of a bulk deletion; raises Refusal if the service may see others."""
     if not write.target.is_bulk_deletion:
         return []
-    ids = write.body.get("ids") if isinstance(write.body, dict) else None
+    ids = write.body.get("ids")
     if (
         not (isinstance(ids, list) and ids)
         or not all(isinstance(id_, str) and _BATCH_ID.fullmatch(id_) for id_ in ids)
@@ -243,9 +243,9 @@ INVALID_IDS = Problem(
 _BATCH_ID, _RECIPIENT_ID = re.compile(r"B-[A-Za-z0-9]+"), re.compile(r"R-[A-Za-z0-9]+")
 
 
-def _extract_recipient_and_amounts(body: JSON) -> dict[str, JSON]:
+def _extract_recipient_and_amounts(body: Mapping[str, JSON]) -> dict[str, JSON]:
     """Returns the recipient and amounts of an added payment; nothing if it names no recipient."""
-    recipient = body.get("recipient") if isinstance(body, dict) else None
+    recipient = body.get("recipient")
     id_ = recipient.get("id") if isinstance(recipient, dict) else None
     if not isinstance(id_, str):
         return {}
@@ -257,11 +257,12 @@ def _extract_recipient_and_amounts(body: JSON) -> dict[str, JSON]:
 _AMOUNT_FIELDS = ("amount", "currency", "sourceAmount", "targetAmount", "targetCurrency")
 
 
-def _extract_payments_in_other_currencies(body: JSON) -> list[dict[str, JSON]]:
+def _extract_payments_in_other_currencies(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
     """Returns the payments of a new batch whose amounts are not in the batch's currency."""
-    payments = body.get("payments") if isinstance(body, dict) else None
-    rows = map(_extract_recipient_and_amounts, payments if isinstance(payments, list) else ())
-    own_currencies = None, isinstance(body, dict) and body.get("currency")
+    payments, own_currencies = body.get("payments"), (None, body.get("currency"))
+    payments = payments if isinstance(payments, list) else ()
+    objects = (each for each in payments if isinstance(each, dict))
+    rows = map(_extract_recipient_and_amounts, objects)
     return [
         row for row in rows if row.get("targetAmount") or row.get("currency") not in own_currencies
     ]

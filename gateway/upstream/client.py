@@ -459,11 +459,7 @@ def _is_signature_refusal(body: bytes) -> bool:
     # The service's own refusal is short, and parsing a large page would block other requests.
     if len(body) > json_codec.LARGE_BYTES:
         return False
-    try:
-        parsed_body = json_codec.loads(body)
-    except json_codec.JsonError:
-        return False
-    errors = parsed_body.get("errors") if isinstance(parsed_body, dict) else None
+    errors = (json_codec.loads_object(body) or {}).get("errors")
     return isinstance(errors, list) and any(
         isinstance(error, dict) and error.get("code") == "invalid_api_key" for error in errors
     )

@@ -170,7 +170,7 @@ class CallSender:
         if caller.is_long or len(reply.body) > json_codec.LARGE_BYTES:
             body = await self._decode_long_response(call, caller, reply.body)
         else:
-            body = _decode_json_object(reply.body)
+            body = json_codec.loads_object(reply.body)
         if reply.status == 204 and call.method == "DELETE":
             body = {}  # deletes may be answered without a body (legacy document, section 4.3)
         # A 2xx with ``ok: false`` is a refusal.
@@ -216,7 +216,7 @@ class CallSender:
         caller.is_long = True
         _log_progress(caller, "receiving_response", call, data)
         if len(data) <= json_codec.LARGE_BYTES:
-            return _decode_json_object(data)
+            return json_codec.loads_object(data)
         cost = await run_in_thread(json_codec.estimate_memory_bytes, data)
         if cost > MAX_ANSWER_MEMORY_BYTES:
             return None
@@ -230,7 +230,7 @@ class CallSender:
             if cost > admission_slot.max_bytes:
                 return None
             admission_slot.reserve_bytes(cost)
-            return await run_in_thread(_decode_json_object, data)
+            return await run_in_thread(json_codec.loads_object, data)
         except Overloaded as overloaded:
             if call.is_read:
                 raise
@@ -322,14 +322,6 @@ def _log_progress(
             call=endpoint_name,
             body_bytes=len(body),
         )
-
-
-def _decode_json_object(data: bytes) -> dict[str, JSON] | None:
-    try:
-        body = json_codec.loads(data)
-    except json_codec.JsonError:
-        return None
-    return body if isinstance(body, dict) else None
 
 
 def _extract_retry_after_header(reply: Reply) -> str | None:

@@ -409,7 +409,7 @@ class Gateway:
             WriteTarget(request.method, request.target),
             int(request.stamp),
             f"{self._ids.getrandbits(96):024x}",
-            json.loads(request.body) if request.body else None,
+            json.loads(request.body) if request.body else {},
             is_disconnected=lambda: connection.is_disconnected,
         )
         try:

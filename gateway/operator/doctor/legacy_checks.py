@@ -8,9 +8,9 @@ from __future__ import annotations
 from multidict import CIMultiDict
 
 from gateway.config.settings import Settings
-from gateway.operator import parse_object
 from gateway.operator.doctor.findings import Finding, advise_on_unreachable_address
 from gateway.operator.mode_switches import list_switched_keys
+from gateway.payloads import json_codec
 from gateway.storage import Store
 from gateway.upstream.client import create_circuit_breakers
 from gateway.upstream.http_connection import USER_AGENT, ResponseLost
@@ -61,7 +61,7 @@ async def _check_legacy_service(client: PassthroughClient, name: str, url: str) 
         )
         return Finding(name, CHECK_NAME, "error", str(failure), advice)
     # Some services want a key for this read, and answer 403.
-    if status in (200, 403) and "ok" in parse_object(body):
+    if status in (200, 403) and "ok" in (json_codec.loads_object(body) or ()):
         return Finding(name, CHECK_NAME, "ok", "answers as the legacy interface")
     problem = f"the answer is not of the legacy interface (status {status})"
     advice = f"check that {url} is the legacy address, without /v1, and not the current interface"

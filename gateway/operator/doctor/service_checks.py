@@ -13,7 +13,6 @@ from msgspec import structs
 from gateway.auth.key_rows import ListedKey, load_credentials, load_listed_keys
 from gateway.auth.signing import SWAPPED_HINT, Credentials
 from gateway.config.settings import Settings, Upstream
-from gateway.operator import parse_object
 from gateway.operator.account_checks import FORBIDDEN_ADVICE
 from gateway.operator.doctor.findings import (
     ALL_ENVIRONMENTS,
@@ -21,6 +20,7 @@ from gateway.operator.doctor.findings import (
     State,
     advise_on_unreachable_address,
 )
+from gateway.payloads import json_codec
 from gateway.storage import Store
 from gateway.upstream.capabilities import CAPABILITY_NAME, CapabilityCache
 from gateway.upstream.client import UpstreamClient
@@ -146,7 +146,7 @@ class _ServiceCheck:
             reply = await self.upstream.send(*request, request_id="doctor", write=False)
         except Unknown as failure:
             raise Unreachable(str(failure)) from None
-        body = parse_object(bytes(reply.body)) if reply.status < 300 else {}
+        body = (reply.status < 300 and json_codec.loads_object(reply.body)) or {}
         if body.get("ok") is False:
             return structs.replace(reply, status=derive_status_from_error_codes(body))
         return reply
@@ -336,7 +336,7 @@ class _ServiceCheck:
 
 def _is_accepted(reply: Reply) -> bool:
     # All answers of both interfaces have this field; the pages of a proxy do not.
-    return 200 <= reply.status < 300 and "ok" in parse_object(bytes(reply.body))
+    return 200 <= reply.status < 300 and "ok" in (json_codec.loads_object(reply.body) or ())
 
 
 # What is stored, which the console shows without a call
