@@ -293,7 +293,7 @@ class LegacyHandler:
         try:
             parsed_body = await self._codec.decode_and_validate_body(request, context, inbound.body)
             flow_request = await self._codec.build_request(
-                request, context, inbound.ids, parsed_body
+                request, context, inbound.forwarded_request.ids, parsed_body
             )
             response, context.pending_delivery = await self._start_flow(
                 request, context, inbound.operation, flow_request, inbound
@@ -403,7 +403,6 @@ class LegacyHandler:
         return InboundRequest(
             operation,
             caller,
-            ids,
             flow_request,
             await build_forwarded_request(operation, ids, flow_request, body),
             target,

@@ -40,7 +40,7 @@ class IdPairs:
 
     def select_known_pairs(self, inbound: InboundRequest) -> dict[str, str]:
         """Returns the known pairs of the ids in the request's path."""
-        return self._select(inbound.caller.key.tenant, inbound.ids.values())
+        return self._select(inbound.caller.key.tenant, inbound.forwarded_request.ids.values())
 
     async def find_pairs(
         self, inbound: InboundRequest, control: PassedResponse, run_flow: RunFlow
@@ -50,7 +50,7 @@ class IdPairs:
         ``control`` is the legacy service's answer, which names the batch of a payment. Raises
         Failure, also if the legacy service does not answer.
         """
-        tenant, ids = inbound.caller.key.tenant, list(inbound.ids.values())
+        tenant, ids = inbound.caller.key.tenant, list(inbound.forwarded_request.ids.values())
         if ids and ids[0].startswith("P-"):
             payment = parse_fields(control.body).get("payment") or {}
             ids = [str((payment.get("batch") or {}).get("id", "")), *ids]
@@ -110,5 +110,5 @@ class IdPairs:
     async def _read(self, inbound: InboundRequest, operation: str, path: str) -> dict[str, Any]:
         """Reads an object of the legacy service; empty if the service does not have it."""
         read = replace(inbound, operation=_OPERATIONS_BY_NAME[operation], target=f"/v1{path}")
-        response = await self._forwarding.fetch_legacy_read(read)
+        response = await self._forwarding.sender.forward(read)
         return parse_fields(response.body) if response.status == 200 else {}

@@ -22,7 +22,7 @@ MAX_VALUE_BYTES = 2 * MAX_ANSWER_BYTES
 
 @dataclass(frozen=True, slots=True)
 class InboundRequest:
-    """A legacy request as it was received; ``target`` starts with /v1, ``ids`` are from its path.
+    """A legacy request as it was received; ``target`` starts with /v1.
 
     ``flow_request`` is its translation, by which retries are recognized; ``forwarded_request`` has
     the client's own ids instead. ``log_fields`` are added to the access log.
@@ -30,7 +30,6 @@ class InboundRequest:
 
     operation: Operation
     caller: Caller
-    ids: Mapping[str, str]
     flow_request: Request
     forwarded_request: Request
     target: str

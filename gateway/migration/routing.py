@@ -51,7 +51,7 @@ class ServiceRouter:
     ) -> None:
         self.modes = modes
         self._batch_routing = batch_routing
-        self._sender = sender
+        self.sender = sender
         self._idempotency_guard = idempotency_guard
         self._is_legacy_answer_used = comparing.answers == "legacy"
 
@@ -73,15 +73,15 @@ class ServiceRouter:
         """
         if not await self._is_routed_to_legacy(inbound):
             return None
-        if not self._sender.has_environment(inbound.caller.key.environment):
+        if not self.sender.has_environment(inbound.caller.key.environment):
             raise Unreachable(NO_LEGACY_ADDRESS)
         inbound.log_fields.setdefault("mode", FORWARD)
         try:
             if inbound.is_write:
-                write = ForwardedWrite(inbound, self._sender, self._batch_routing)
+                write = ForwardedWrite(inbound, self.sender, self._batch_routing)
                 answer = await write.execute_or_replay(self._idempotency_guard)
             else:
-                response = await self._sender.forward(inbound)
+                response = await self.sender.forward(inbound)
                 is_unknown = _is_batchless_payment_read(inbound) and response.status == 404
                 answer = None if is_unknown else ForwardedAnswer(response)
         except BatchRoutedElsewhereError:
@@ -115,7 +115,7 @@ class ServiceRouter:
 
         Raises Unknown if the legacy service cannot be read.
         """
-        return await ForwardedWrite(inbound, self._sender, self._batch_routing).build_response(
+        return await ForwardedWrite(inbound, self.sender, self._batch_routing).build_response(
             answer
         )
 
@@ -124,11 +124,11 @@ class ServiceRouter:
     ) -> PassedResponse | None:
         """Fetches the legacy service's answer about a payment missing at the current service."""
         is_unknown = errors.translate_failure(failure).status == 404
-        has_legacy = self._sender.has_environment(inbound.caller.key.environment)
+        has_legacy = self.sender.has_environment(inbound.caller.key.environment)
         if not (is_unknown and has_legacy and _is_batchless_payment_read(inbound)):
             return None
         # The failure of the current service is a better answer than a failure of the legacy one.
-        response = await self._sender.forward(inbound)
+        response = await self.sender.forward(inbound)
         if response.status != 200:
             return None
         inbound.log_fields.setdefault("mode", FORWARD)
@@ -164,13 +164,13 @@ class ServiceRouter:
         """
         tenant, reconciler = inbound.caller.key.tenant, self._idempotency_guard.reconciler
         if not (
-            self._sender.has_environment(tenant.environment)
+            self.sender.has_environment(tenant.environment)
             # The body of a bulk deletion may name anything.
             and re.fullmatch(ID_PATTERN, batch)
             and await reconciler.may_have_forwarded_unrecorded_batch(tenant)
         ):
             return False
-        response = await self._sender.read(inbound, f"/v1/batches/{batch}")
+        response = await self.sender.read(inbound, f"/v1/batches/{batch}")
         if response.status != 200 and not is_not_found(response):
             raise Unreachable("the legacy service does not say whether it has the batch")
         return response.status == 200
@@ -182,7 +182,7 @@ class ServiceRouter:
         key, group = inbound.caller.key, find_mode_group(inbound.operation)
         if inbound.is_write or self.modes.find_mode_of_key(key, group) != COMPARE:
             return False
-        if not self._sender.has_environment(key.environment):
+        if not self.sender.has_environment(key.environment):
             return False
         # The legacy service does not have batches that were created at the current one.
         batches = inbound.batches if group == "batches" else []
@@ -207,10 +207,6 @@ class ServiceRouter:
                 for batch_id in batch_ids
             ]
         )
-
-    async def fetch_legacy_read(self, inbound: InboundRequest) -> PassedResponse:
-        """Fetches the legacy service's answer to a read; raises Unreachable."""
-        return await self._sender.forward(inbound)
 
 
 def _is_batchless_payment_read(inbound: InboundRequest) -> bool:

@@ -178,7 +178,7 @@ class ShadowTraffic:
         if isinstance(response, PassedResponse):
             control = response
         else:
-            control = await self._forwarding.fetch_legacy_read(item.inbound)
+            control = await self._forwarding.sender.forward(item.inbound)
         # An outage, a cached answer or a limit says nothing about the data.
         if control.status >= 500 or control.status in (304, 429):
             raise _NotComparableError

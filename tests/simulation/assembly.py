@@ -518,7 +518,6 @@ def _build_inbound_request(
     return InboundRequest(
         operation,
         caller,
-        legacy_request.ids,
         request,
         request,
         f"/v1{operation.path.format(**legacy_request.ids)}",
