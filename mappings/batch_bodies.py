@@ -228,15 +228,15 @@ def _copy_non_null_fields(
     return target
 
 
-AMOUNT_FIELDS = ("sourceAmount", "targetAmount", "targetCurrency")
+SENT_AMOUNT_FIELDS = ("sourceAmount", "targetAmount", "targetCurrency")
 
-_ENTRY_FIELDS = (*AMOUNT_FIELDS, "memo")
+_ENTRY_FIELDS = (*SENT_AMOUNT_FIELDS, "memo")
 
 
 def extract_payment_changes(body: Mapping[str, JSON], *, memo: bool = True) -> dict[str, JSON]:
     """Returns the fields that a body changes; a memo of None clears it."""
     memo_change = {"memo": body["memo"]} if memo and "memo" in body else {}
-    return {**_copy_non_null_fields({}, AMOUNT_FIELDS, body), **memo_change}
+    return {**_copy_non_null_fields({}, SENT_AMOUNT_FIELDS, body), **memo_change}
 
 
 def apply_payment_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
@@ -248,11 +248,11 @@ def apply_payment_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
     """
     changes = extract_payment_changes(body)
     updated = dict(entry)
-    if told := updated.pop("told", None) if changes.keys() & {*AMOUNT_FIELDS} else None:
+    if told := updated.pop("told", None) if changes.keys() & {*SENT_AMOUNT_FIELDS} else None:
         names = ("compliance", "memo", *(["targetCurrency"] if "sourceAmount" in changes else ()))
         updated["told"] = _copy_non_null_fields({}, names, told) or None
     if changes.keys() & {"sourceAmount", "targetAmount"}:
-        for name in AMOUNT_FIELDS:
+        for name in SENT_AMOUNT_FIELDS:
             updated.pop(name, None)
     return {name: value for name, value in {**updated, **changes}.items() if value is not None}
 
@@ -292,7 +292,7 @@ def map_change_field_names_to_client(payment: SentPayment, call_prefix: str) -> 
     """Like ``map_payment_field_names_to_client``, for a call whose payments have the legacy document's fields."""
     change_fields = {
         f"{call_prefix}{name}": f"{payment.field_prefix}{name}"
-        for name in ("id", "sourceCurrency", *AMOUNT_FIELDS)
+        for name in ("id", "sourceCurrency", *SENT_AMOUNT_FIELDS)
     }
     return change_fields | map_payment_field_names_to_client(payment, call_prefix)
 

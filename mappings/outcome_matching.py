@@ -43,18 +43,18 @@ def fetch_if_exists(path: str, *, needs_proof: bool = False) -> Generator[Step, 
 
 
 def fetch_whole_list(
-    path: str, rows_key: str, query: Mapping[str, str], witness: tuple[str, ...] | None = None
+    path: str, rows_key: str, query: Mapping[str, str], probe_ids: paging.ProbeIds = None
 ) -> Generator[Step, Any, list[dict[str, JSON]] | None]:
     """Fetches every row of a list; None if it is too long.
 
     Raises Unreachable without a list, or if it ends before the service's count of its rows.
     """
     rows = paging.ListedRows(rows_key)
-    body, query = yield from paging.fetch_first_page(path, query, probe_ids=witness)
+    body, query = yield from paging.fetch_first_page(path, query, probe_ids=probe_ids)
     for number in range(1, MAX_LIST_PAGES + 1):
         if number > 1:
             params = {**query, "page": str(number)}
-            body = yield Call("GET", path, query=params, probe_ids=witness)
+            body = yield Call("GET", path, query=params, probe_ids=probe_ids)
         # A missing list does not prove that the object is absent.
         if rows_key not in body:
             raise Unreachable(f"the response has no {rows_key}")

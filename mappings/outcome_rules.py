@@ -73,7 +73,7 @@ def build_batch_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
         if write.operator_object_id is not None:
             return (yield from _confirm_operator_named_batch(write, body))
         try:
-            rows = yield from fetch_whole_list("/batches", "batches", {}, witness=())
+            rows = yield from fetch_whole_list("/batches", "batches", {}, probe_ids=())
         except NoSuchOperation:
             # A batch that cannot be found is never started, so it pays nobody, and the client may
             # create another one.

@@ -66,12 +66,12 @@ def build_meta(page: int, pages: int, records: int) -> dict[str, int]:
     return {"page": page, "pages": pages, "records": records}
 
 
-def complete_page_meta(meta: JSON, page: Page, rows: int) -> dict[str, int]:
+def complete_page_meta(body: Mapping[str, JSON], page: Page, rows: int) -> dict[str, int]:
     """Completes the ``meta`` of the service with defaults for missing or invalid values.
 
     Without a count, a full page is not known to be the last one, and clients read on.
     """
-    meta = meta if isinstance(meta, dict) else {}
+    meta = extract_meta(body)
     pages = page.number + (rows >= page.size) if rows else 1
     return build_meta(
         parse_count_or_default(meta.get("page"), page.number),
@@ -102,8 +102,7 @@ def compute_last_page_to_read(body: Mapping[str, JSON], number: int, *, is_new: 
 
 
 def _parse_page_count(body: Mapping[str, JSON], *, default: int) -> int:
-    meta = body.get("meta")
-    return parse_count_or_default(meta.get("pages") if isinstance(meta, dict) else None, default)
+    return parse_count_or_default(extract_meta(body).get("pages"), default)
 
 
 def fetch_first_page(
@@ -180,8 +179,13 @@ def load_all_rows(
 
 def parse_record_count(body: Mapping[str, JSON], default: int) -> int:
     """Parses the number of rows of the whole list, from the ``meta`` of one page."""
+    return parse_count_or_default(extract_meta(body).get("records"), default)
+
+
+def extract_meta(body: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """Returns the ``meta`` of a list; empty if it has none."""
     meta = body.get("meta")
-    return parse_count_or_default(meta.get("records") if isinstance(meta, dict) else None, default)
+    return meta if isinstance(meta, dict) else {}
 
 
 def parse_count_or_default(value: JSON, default: int) -> int:

@@ -14,7 +14,7 @@ from mappings import money
 from mappings.current import BALANCE_PATH, ID_PATTERN, WALLET, Endpoint
 from mappings.effects import JSON
 from mappings.lazy_sequences import LazySequence, filter_rows, has_only_type
-from mappings.paging import parse_count_or_default
+from mappings.paging import extract_meta, parse_count_or_default, parse_record_count
 
 _BATCH_KEYS = ("batchSummary", "batch", "summary")
 
@@ -40,9 +40,9 @@ def find_payments(body: JSON, *, allows_page: bool = False) -> Sequence[dict[str
     ``allows_page`` it may be a page of a longer list.
     """
     for holder in (extract_batch(body), body):
-        payments, meta = holder.get("payments"), holder.get("meta")
+        payments, meta = holder.get("payments"), extract_meta(holder)
         if isinstance(payments, dict):
-            meta, payments = payments.get("meta"), payments.get("payments")
+            meta, payments = extract_meta(payments), payments.get("payments")
         if isinstance(payments, list | LazySequence):
             # A payment of another page would seem not to exist, and be made again.
             if not allows_page and _is_page_of_longer_list(meta, len(payments)):
@@ -63,22 +63,14 @@ def find_all_payments(body: JSON) -> Sequence[dict[str, JSON]] | None:
 def has_more_payments(batch: Mapping[str, JSON], known_count: int) -> bool:
     """Whether the service's batch counts more payments than are known."""
     payments = batch.get("payments")
-    meta = payments.get("meta") if isinstance(payments, dict) else batch.get("meta")
-    records = meta.get("records") if isinstance(meta, dict) else None
-    counts = (parse_count_or_default(each, 0) for each in (batch.get("totalPayments"), records))
-    return max(counts) > known_count
+    records = parse_record_count(payments if isinstance(payments, dict) else batch, 0)
+    return max(parse_count_or_default(batch.get("totalPayments"), 0), records) > known_count
 
 
-def _is_page_of_longer_list(meta: JSON, length: int) -> bool:
+def _is_page_of_longer_list(meta: Mapping[str, JSON], length: int) -> bool:
     """Whether ``meta`` says that there are more rows, by their number, else by that of pages."""
-    if not isinstance(meta, dict):
-        return False
-    counts = {
-        name: int(text)
-        for name in ("records", "pages")
-        if re.fullmatch("[0-9]{1,18}", text := str(meta.get(name)))
-    }
-    return counts["records"] > length if "records" in counts else counts.get("pages", 1) > 1
+    records = parse_count_or_default(meta.get("records"), -1)
+    return records > length if records >= 0 else parse_count_or_default(meta.get("pages"), 1) > 1
 
 
 def extract_payment(body: JSON) -> dict[str, JSON]:
@@ -144,8 +136,7 @@ def has_expected_shape(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
     if endpoint.path == _RECIPIENT_PATH:
         return isinstance(body.get("recipient"), dict)
     if not body.keys() - {"ok", "meta"}:
-        meta = body.get("meta")
-        return not isinstance(meta, dict) or parse_count_or_default(meta.get("records"), 0) <= 0
+        return parse_record_count(body, 0) <= 0
     if endpoint.path == BALANCE_PATH:
         balances = extract_raw_balances(body)
         return isinstance(balances, dict | list) and (not balances or bool(parse_balances(body)))

@@ -192,7 +192,7 @@ def read_recipient_logs(request: Request) -> Flow:
         id_, f"/recipients/{id_}/logs", select_page_params(request.query)
     )
     entries = page.get("activities") or []
-    meta = complete_page_meta(page.get("meta"), parse_page_params(request.query), len(entries))
+    meta = complete_page_meta(page, parse_page_params(request.query), len(entries))
     activities = [
         recipient_reads.mask_api_keys_in_log_entry(entry, request.api_keys) for entry in entries
     ]
@@ -240,13 +240,12 @@ def read_recipient_payments(request: Request) -> Flow:
         payments = yield from recipient_reads.restore_original_payment_ids(
             page.get("payments") or []
         )
-        meta = page.get("meta")
+        meta = complete_page_meta(page, parse_page_params(request.query), len(payments))
     memos = yield from recipient_reads.load_memos_by_payment_id(payments, id_)
     rows = [
         build_legacy_payment({**payment, **memos.get(payment["id"], {})}, recipient_answer)
         for payment in payments
     ]
-    meta = complete_page_meta(meta, parse_page_params(request.query), len(rows))
     return Answer({"payments": rows, "meta": meta})
 
 

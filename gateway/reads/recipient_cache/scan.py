@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from mappings.effects import JSON, Call, ListQuery
 from mappings.failures import Refused, Unreachable
-from mappings.paging import FIRST_PAGE, parse_count_or_default
+from mappings.paging import FIRST_PAGE, extract_meta, parse_count_or_default
 
 PAGE_SIZE = 250
 """Rows in a page; the document states no maximum. A service that refuses it gets its default."""
@@ -154,8 +154,7 @@ async def _fetch_page(
 
 
 def parse_page(body: JSON, question: ListQuery, number: int) -> ScannedPage:
-    meta_value: Any = body.get("meta")
-    meta = meta_value if isinstance(meta_value, dict) else {}
+    meta = extract_meta(body)
     return ScannedPage(
         body.get(question.list_field) or [],
         parse_count_or_default(meta.get("page"), number),
