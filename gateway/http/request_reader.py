@@ -72,10 +72,6 @@ def parse_query(query: str) -> dict[str, str]:
     return {name: value for name, value in reversed(pairs) if value.strip()}
 
 
-def resolve_request_id(request: HttpRequest) -> str:
-    return find_client_request_id(request) or generate_hex_id()
-
-
 def find_client_request_id(request: HttpRequest) -> str:
     """Returns the client's ``X-Request-Id``; empty if there is none, or none to be logged.
 

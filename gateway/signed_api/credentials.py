@@ -13,19 +13,14 @@ from gateway.config.sections import CurrentWords
 from gateway.http.request import HttpRequest
 from gateway.http.responses import HttpResponse
 from gateway.observability import traces
-
-MAX_STAMP_SKEW_SECONDS = 30
-"""Largest difference, in either direction, between a timestamp and now; 30 is still accepted."""
+from gateway.signed_api.replies import build_invalid_key_refusal
+from gateway.upstream.clock import MAX_STAMP_AGE_SECONDS
 
 _ACCESS_KEY_PATTERN = r"(?P<access_key>[!-9;-~]{1,512})"
 _SIGNATURE_PATTERN = r"(?P<signature>[0-9a-f]{64})"
 """Lower-case, as documented. The service may refuse upper-case digits, so they are refused here."""
 
 _STAMP_PATTERN = re.compile(r"[0-9]{1,12}")
-
-
-class MalformedSignature(Exception):
-    """Signature headers that do not conform. The message quotes no header value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +32,11 @@ class SignatureHeader:
     stamp: str
 
     def is_fresh(self, now: float) -> bool:
-        """Whether the timestamp is close enough to ``now``, in seconds since 1970."""
-        return abs(int(now) - int(self.stamp)) <= MAX_STAMP_SKEW_SECONDS
+        """Whether the timestamp is close enough to ``now``, in seconds since 1970.
+
+        It may be ahead as far as it may be old.
+        """
+        return abs(int(now) - int(self.stamp)) <= MAX_STAMP_AGE_SECONDS
 
 
 def has_authorization_scheme(headers: MultiMapping[str], scheme: str) -> bool:
@@ -51,17 +49,17 @@ def has_authorization_scheme(headers: MultiMapping[str], scheme: str) -> bool:
 
 
 def parse_signature_header(headers: CIMultiDictProxy[str], words: CurrentWords) -> SignatureHeader:
-    """Parses the two signature headers; raises MalformedSignature."""
+    """Parses the two signature headers; raises Refusal."""
     authorization = _require_single_header(headers, "Authorization")
     stamp = _require_single_header(headers, words.timestamp_header)
     pattern = rf"(?i:{re.escape(words.scheme)}) +{_ACCESS_KEY_PATTERN}:{_SIGNATURE_PATTERN}"
     match = re.fullmatch(pattern, authorization)
     if match is None:
-        raise MalformedSignature(
+        raise build_invalid_key_refusal(
             "Authorization is not the scheme, an access key, a colon and a signature"
         )
     if not _STAMP_PATTERN.fullmatch(stamp):
-        raise MalformedSignature("the timestamp is not in whole seconds")
+        raise build_invalid_key_refusal("the timestamp is not in whole seconds")
     return SignatureHeader(match["access_key"], match["signature"], stamp)
 
 
@@ -69,7 +67,7 @@ def _require_single_header(headers: CIMultiDictProxy[str], name: str) -> str:
     header_values = headers.getall(name, [])
     if len(header_values) != 1:
         # With repeated headers, the service might verify a different one.
-        raise MalformedSignature(f"{name} occurs {len(header_values)} times")
+        raise build_invalid_key_refusal(f"{name} occurs {len(header_values)} times")
     return header_values[0]
 
 

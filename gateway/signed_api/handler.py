@@ -33,9 +33,7 @@ from gateway.http.responses import HttpResponse, LegacyResponse
 from gateway.observability import access_log, logs, metrics, traces
 from gateway.payloads import json_codec
 from gateway.reads.recipient_cache import RecipientCaches
-from gateway.signed_api import replies
 from gateway.signed_api.credentials import (
-    MalformedSignature,
     SignatureHeader,
     SignatureVerifier,
     parse_signature_header,
@@ -43,7 +41,6 @@ from gateway.signed_api.credentials import (
 from gateway.signed_api.replies import (
     Refusal,
     WaitingClient,
-    build_invalid_key_refusal,
     build_streamed_response,
     stream_response,
 )
@@ -110,7 +107,7 @@ class SignedRequestContext:
     log_fields: dict[str, Any] = field(default_factory=dict)
     slot: AdmissionSlot | None = None
 
-    def cancel_slot_wait(self, _has_acknowledged_all: bool = False) -> None:
+    def cancel_slot_wait(self, _has_acknowledged_all: bool) -> None:
         if self.slot:
             self.slot.cancel_wait()
 
@@ -144,7 +141,7 @@ class SignedHandler:
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
         context = SignedRequestContext(
-            request_reader.resolve_request_id(request),
+            request_reader.find_client_request_id(request) or request_reader.generate_hex_id(),
             self._resolve_address(request),
             self._path_templates.redact(request.raw_path),
             request.arrived_at or asyncio.get_running_loop().time(),
@@ -208,7 +205,8 @@ class SignedHandler:
             return responses.build_http_response(
                 self._build_preflight_response(), context.request_id
             )
-        signature_header, address = self._parse_signature_header(request), context.address
+        signature_header = parse_signature_header(request.headers, self._words)
+        address = context.address
         signers = await self._sender_authenticator.load_admissible_signers(
             signature_header, address
         )
@@ -234,12 +232,6 @@ class SignedHandler:
     def _build_preflight_response(self) -> LegacyResponse:
         headers = ("Authorization", self._words.timestamp_header, "Content-Type", "X-Request-Id")
         return responses.build_preflight_response(PREFLIGHT_METHODS, headers)
-
-    def _parse_signature_header(self, request: HttpRequest) -> SignatureHeader:
-        try:
-            return parse_signature_header(request.headers, self._words)
-        except MalformedSignature as malformed:
-            raise build_invalid_key_refusal(str(malformed)) from None
 
     def _resolve_address(self, request: HttpRequest) -> Address | None:
         forwarded_for = request.headers.getall("X-Forwarded-For", [])
@@ -436,8 +428,9 @@ BODY_ON_READ = Problem("invalid_field", "A GET or HEAD has no body.")
 def _build_failure_response(failure: Failure, context: SignedRequestContext) -> LegacyResponse:
     """Builds the response to an invalid body, an unreachable service, or a write in doubt."""
     if isinstance(failure, Invalid):
-        context.log_fields["reason"] = "the body did not arrive completely"
-        return responses.build_error_response(replies.build_refusal_answer(*failure.problems))
+        refusal = Refusal(failure.problems[0], "the body did not arrive completely")
+        context.log_fields["reason"] = refusal.reason
+        return responses.build_error_response(refusal.answer)
     context.log_fields |= {"error.type": failure.error_type, "reason": str(failure)}
     return responses.build_error_response(errors.translate_failure(failure))
 

@@ -48,10 +48,6 @@ def build_invalid_key_refusal(reason: str) -> Refusal:
     return Refusal(errors.INVALID_KEY, reason)
 
 
-def build_refusal_answer(*problems: Problem) -> ErrorAnswer:
-    return ErrorAnswer(STATUS_BY_CODE[problems[0].code], problems)
-
-
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 """``SO_LINGER`` value: on close, discards unsent data and resets the connection."""
 

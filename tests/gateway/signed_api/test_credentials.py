@@ -12,12 +12,12 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from gateway.config.sections import CurrentWords
 from gateway.signed_api.credentials import (
-    MalformedSignature,
     SignatureHeader,
     SignatureVerifier,
     has_authorization_scheme,
     parse_signature_header,
 )
+from gateway.signed_api.replies import Refusal
 
 SIGNATURES = Path(__file__).parents[2] / "signatures"
 VECTORS = sorted(SIGNATURES.glob("*.json"))
@@ -51,7 +51,7 @@ def test_malformed_header_is_described_without_quoting_it() -> None:
     request_headers = build_headers(
         ("Authorization", "svcsign canary:canary"), ("X-SVC-Timestamp", "canary")
     )
-    with pytest.raises(MalformedSignature) as error:
+    with pytest.raises(Refusal) as error:
         parse_signature_header(request_headers, VOCABULARY)
     assert "canary" not in str(error.value)
 
