@@ -82,15 +82,8 @@ class ApiKeyStore:
     Unknown keys are cached separately and briefly, so that guessed keys cannot evict real ones.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        grace_seconds: float = GRACE_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
-        self._grace_seconds = grace_seconds
         self._clock = clock
         # Keyed by digest, never by the key itself. Entries do not expire: the poll invalidates
         # changed ones.
@@ -118,7 +111,7 @@ class ApiKeyStore:
     @property
     def is_fresh(self) -> bool:
         """Whether cached keys may be used: the database was readable within the grace period."""
-        return self._clock() - self._confirmed_at <= self._grace_seconds
+        return self._clock() - self._confirmed_at <= GRACE_SECONDS
 
     @property
     def change_count(self) -> int:
@@ -142,7 +135,7 @@ class ApiKeyStore:
     def find_cached_key(self, digest: str) -> ApiKey | None:
         """Finds a key that was active within the grace period; None if it must be loaded."""
         key = self._known.get(digest)
-        if key is None or self._clock() - self._confirmed_at > self._grace_seconds:
+        if key is None or self._clock() - self._confirmed_at > GRACE_SECONDS:
             return None
         self._known.move_to_end(digest)
         return key

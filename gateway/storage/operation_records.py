@@ -1,12 +1,7 @@
 """Operations, their writes, and the checkpoints at which they are saved.
 
-An *operation* is a request that writes, from its first change until its client has the response:
-
-    running    an instance runs its flow, or did until it was killed
-    unsettled  in doubt: a write was sent and has no proof; the reconciler determines its outcome
-    done       its flow has ended, and its client has not got the response
-    answered   its client has the response
-    undone     nothing of it happened, or all of it was undone
+An *operation* is a request that writes, from its first change until its client has the response.
+``writes.states`` has its states.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gateway.auth.signing import SWAPPED_HINT, Credentials
@@ -41,15 +41,14 @@ class ServiceProblems:
     Reads and writes are counted separately: a service may answer one kind only.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self.by_credentials: dict[tuple[str, str], tuple[Refusal, float]] = {}
         self.failures: dict[tuple[str, bool], tuple[int, float]] = {}
 
     def record_failure(self, environment: str, *, is_write: bool) -> None:
         """Records a call with a 5xx, or without an answer or a readable one."""
         count, _ = self.failures.get((environment, is_write), (0, 0.0))
-        self.failures[environment, is_write] = count + 1, self._clock()
+        self.failures[environment, is_write] = count + 1, time.monotonic()
 
     def record_answer(
         self,
@@ -73,7 +72,7 @@ class ServiceProblems:
         key = environment, credentials.access_key
         if status in (401, 403):
             refusal = Refusal(credentials.merchant, status, credentials.look_swapped)
-            self.by_credentials[key] = refusal, self._clock()
+            self.by_credentials[key] = refusal, time.monotonic()
         # Usually empty, so that an accepted call costs one test.
         elif self.by_credentials and status < 400:
             self.by_credentials.pop(key, None)
@@ -95,7 +94,7 @@ class ServiceProblems:
         return self._describe_failures(environment)
 
     def _describe_failures(self, environment: str) -> str | None:
-        since = self._clock() - FAILURE_SECONDS
+        since = time.monotonic() - FAILURE_SECONDS
         for kind, is_write in (("reads", False), ("writes", True)):
             count, last_at = self.failures.get((environment, is_write), (0, 0.0))
             if count >= FAILURES_IN_A_ROW and last_at >= since:
@@ -106,7 +105,7 @@ class ServiceProblems:
         return None
 
     def map_refusals_by_environment(self) -> dict[str, list[Refusal]]:
-        now = self._clock()
+        now = time.monotonic()
         self.by_credentials = {
             key: (refusal, refused_at)
             for key, (refusal, refused_at) in self.by_credentials.items()
