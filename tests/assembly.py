@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from multidict import CIMultiDict
@@ -46,6 +45,7 @@ from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.reconciler import WriteReconciler
 from gateway.writes.write_request import Caller, WriteRequest
 from mappings import errors
+from mappings.effects import Answer
 from mappings.failures import Failure, Invalid
 from tests.state import KEY, create_database
 
@@ -94,7 +94,10 @@ class GatewayParts:
     async def answer_request(
         self, settings: Settings, tenant: Tenant, method: str, target: str, body: Any = None
     ) -> LegacyResponse:
-        """The response to a client of this tenant, after authentication and rate limits."""
+        """The response to a client of this tenant, after authentication and rate limits.
+
+        Fails for a float, a date or a key that is not text, which the gateway would encode somehow.
+        """
         data = b"" if body is None else json.dumps(body).encode()
         headers = {"X-API-Key": KEY["api_key"]}
         if data:
@@ -107,6 +110,15 @@ class GatewayParts:
             LegacyClient(None, None, api_key=KEY["api_key"]),
         )
         context.slot = AdmissionSlot(LoadShedder(settings.load), str(tenant))
+
+        async def build_response(answer: Answer) -> LegacyResponse:
+            json_codec.dumps(answer.body)
+            return await codec.build_response(context, answer)
+
+        async def build_failure(failure: Failure) -> LegacyResponse:
+            json_codec.dumps(errors.translate_failure(failure).build_body())
+            return await codec.build_failure_response(context, failure)
+
         try:
             path = target.partition("?")[0]
             match = Routes(settings.vocabulary.build_vocabulary()).match(path)
@@ -121,24 +133,15 @@ class GatewayParts:
             if context.caller is None or not operation.is_write:
                 flow = operation.flow(legacy_request)
                 result = await self.executor.execute(flow, context.caller, legacy_request.problems)
-                return await codec.build_response(context, result)
+                return await build_response(result)
             write_request = WriteRequest(
                 operation, legacy_request, context.caller, None, legacy_request.problems
             )
-            build_response, build_failure = (
-                partial(codec.build_response, context),
-                partial(codec.build_failure_response, context),
-            )
             return (await self.guard.answer(write_request, build_response, build_failure))[0]
         except Failure as failure:
-            return await codec.build_failure_response(context, failure)
+            return await build_failure(failure)
         finally:
             context.slot.release()
-
-
-def check_exact_json(response: LegacyResponse) -> None:
-    """Fails for a float, a date or a key that is not text, which the gateway would encode somehow."""
-    assert response.body_bytes == json_codec.dumps(response.body)
 
 
 def _api_key(tenant: Tenant) -> ApiKey:

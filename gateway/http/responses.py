@@ -18,7 +18,6 @@ from multidict import CIMultiDict
 from gateway.admission.limits import Admission
 from gateway.http.request import HttpRequest
 from gateway.payloads import json_codec
-from mappings.effects import JSON
 from mappings.errors import ErrorAnswer
 
 SERVER = "payout-gateway"
@@ -208,31 +207,23 @@ _STATUS_LINES = {
 
 
 class LegacyResponse(msgspec.Struct, frozen=True):
-    """A response to a legacy client: status, body (``ok`` first) and its specific headers.
-
-    ``chunks`` is the encoded body, if it is long or was encoded for an earlier try.
-    """
+    """A response to a legacy client: status, encoded body (``ok`` first) and specific headers."""
 
     status: int
-    body: Mapping[str, JSON]
+    chunks: Sequence[bytes]
     headers: Mapping[str, str] = {}
     closes_connection: bool = False
-    chunks: Sequence[bytes] | None = None
 
     def __repr__(self) -> str:
         return f"LegacyResponse({self.status})"  # the body may hold personal data
 
     @property
     def body_bytes(self) -> bytes:
-        if self.chunks is not None:
-            return b"".join(self.chunks)
-        # Not looked through for what JSON cannot represent exactly: the values come from decoded
-        # JSON and from the tables, whose transcripts are.
-        return json_codec.dumps_trusted(self.body)
+        return b"".join(self.chunks)
 
     @property
     def is_long(self) -> bool:
-        return self.chunks is not None and sum(map(len, self.chunks)) > json_codec.LARGE_BYTES
+        return sum(map(len, self.chunks)) > json_codec.LARGE_BYTES
 
 
 class PassedResponse(msgspec.Struct, frozen=True):
@@ -248,7 +239,8 @@ class PassedResponse(msgspec.Struct, frozen=True):
 
 def build_error_response(answer: ErrorAnswer, *, closes_connection: bool = False) -> LegacyResponse:
     headers = {} if answer.retry_after is None else {"Retry-After": answer.retry_after}
-    return LegacyResponse(answer.status, answer.build_body(), headers, closes_connection)
+    chunks = [json_codec.dumps_trusted(answer.build_body())]
+    return LegacyResponse(answer.status, chunks, headers, closes_connection)
 
 
 def build_preflight_response(
@@ -257,7 +249,7 @@ def build_preflight_response(
     """Builds the response to a CORS preflight: any origin, and the methods of the path."""
     return LegacyResponse(
         200,
-        {"ok": True},
+        [b'{"ok":true}'],
         {
             "Access-Control-Allow-Methods": ", ".join([*methods, "OPTIONS"]),
             "Access-Control-Allow-Headers": ", ".join(headers),
@@ -285,11 +277,10 @@ def build_http_response(
             f"RateLimit-Limit: {admission.limit}\r\nRateLimit-Remaining: {admission.remaining}\r\n"
             f"RateLimit-Reset: {admission.reset_seconds}\r\n"
         )
-    chunks = legacy_response.chunks
     return HttpResponse(
         legacy_response.status,
         {**headers, **own_headers} if own_headers else headers,
-        *((json_codec.dumps_trusted(legacy_response.body),) if chunks is None else chunks),
+        *legacy_response.chunks,
         closes_connection=legacy_response.closes_connection,
         header_lines=header_lines,
     )

@@ -240,11 +240,10 @@ class LegacyCodec:
         # Encoded once, and the chunks serve the stored copy for retries too.
         # 200 also for deletes: existing clients fail on an empty body.
         if not is_long:
-            chunks = [json_codec.dumps_trusted(response_body)]
-            return LegacyResponse(200, response_body, chunks=chunks)
+            return LegacyResponse(200, [json_codec.dumps_trusted(response_body)])
         chunks = await run_in_thread(json_codec.dumps_chunks, response_body)
         _log_progress(context, "sending_response", sum(map(len, chunks)))
-        return LegacyResponse(200, {}, chunks=chunks)
+        return LegacyResponse(200, chunks)
 
     def _find_cached_client_ids(
         self, context: RequestContext, caller: Caller, ids: IdSets

@@ -238,7 +238,7 @@ class ForwardedWrite:
         }
         # Anything else than UTF-8 cannot be stored as text.
         body = response.body.decode("utf-8", "replace").encode()
-        return LegacyResponse(response.status, {}, headers, chunks=[body])
+        return LegacyResponse(response.status, [body], headers)
 
     async def _rebuild_response(self, answer: Answer) -> PassedResponse:
         """Builds the response to an executed write whose own response is lost; raises Unknown.

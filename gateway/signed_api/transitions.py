@@ -324,7 +324,7 @@ class SignedBatchWrite:
 
 
 async def _build_response(answer: Answer) -> LegacyResponse:
-    return LegacyResponse(200, answer.body)
+    return LegacyResponse(200, [json_codec.dumps_trusted(answer.body)])
 
 
 async def _build_no_response(_failure: Failure) -> None:

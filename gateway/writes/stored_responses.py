@@ -59,7 +59,7 @@ def decode_stored_response(text: StoredText) -> LegacyResponse | Answer:
         stored: Any = stored_json.decode_value(text)
         return Answer(stored["body"], tuple(stored["notices"]))
     status, body, headers = json.loads(stored_json.decompress_text(text))
-    return LegacyResponse(status, {}, headers, chunks=[body.encode()])
+    return LegacyResponse(status, [body.encode()], headers)
 
 
 def add_replayed_header(response: LegacyResponse) -> LegacyResponse:

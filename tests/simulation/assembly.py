@@ -26,6 +26,7 @@ from gateway.migration.inbound_request import InboundRequest
 from gateway.migration.routing import ServiceRouter
 from gateway.operator import ActionRefused
 from gateway.operator.in_doubt_writes import load_in_doubt_writes, record_operator_verdict
+from gateway.payloads import json_codec
 from gateway.signed_api.senders import Signer
 from gateway.signed_api.transitions import (
     SignedWrite,
@@ -490,9 +491,7 @@ class Gateway:
             inbound = _build_inbound_request(operation, request, legacy_request, caller)
             router = self._create_router()
             if answer := await router.forward_if_routed_to_legacy(inbound):
-                response = LegacyResponse(
-                    answer.response.status, {}, {}, chunks=[answer.response.body]
-                )
+                response = LegacyResponse(answer.response.status, [answer.response.body])
                 return response, answer.pending_delivery
             routing_checks = partial(router.load_routing_checks, inbound)
         if not operation.is_write:
@@ -529,7 +528,7 @@ def _build_inbound_request(
 
 
 async def _build_success(result: Answer) -> LegacyResponse:
-    return LegacyResponse(200, {"ok": True, **result.body})
+    return LegacyResponse(200, [json_codec.dumps({"ok": True, **result.body})])
 
 
 async def _build_refusal(failure: Failure) -> LegacyResponse:

@@ -180,7 +180,7 @@ async def test_length_of_an_earlier_body_is_not_that_of_another() -> None:
 
 async def test_content_type_of_a_replayed_response_is_the_only_one() -> None:
     async def replay(_request: HttpRequest) -> HttpResponse:
-        response = LegacyResponse(200, {}, {"Content-Type": "text/plain"}, chunks=[b"x"])
+        response = LegacyResponse(200, [b"x"], {"Content-Type": "text/plain"})
         return build_http_response(response, "an-id")
 
     async with serve(replay) as (_server, connection):

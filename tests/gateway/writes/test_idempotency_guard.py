@@ -14,6 +14,7 @@ import pytest
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
 from gateway.http.responses import LegacyResponse
+from gateway.payloads import json_codec
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable
 from gateway.storage.operation_records import Checkpoint, OperationRecord
 from gateway.storage.operations import OperationRepository
@@ -94,7 +95,11 @@ class IdempotencyHarness:
 
 
 async def build_response(answer: Answer) -> LegacyResponse:
-    return LegacyResponse(200, answer.body)
+    return LegacyResponse(200, [json_codec.dumps(answer.body)])
+
+
+def extract_recipient_id(response: LegacyResponse) -> str:
+    return str(json_codec.loads(response.body_bytes)["recipient"]["id"])
 
 
 async def raise_failure(failure: Failure) -> LegacyResponse:
@@ -168,10 +173,10 @@ async def test_copies_of_a_request_whose_first_object_was_deleted_are_executed_o
 ) -> None:
     first, _ = await harness.send_request(is_delivered=False)
     await harness.answer(
-        DELETE, Request(datetime.now(UTC), "a seed", ids={"id": first.body["recipient"]["id"]})
+        DELETE, Request(datetime.now(UTC), "a seed", ids={"id": extract_recipient_id(first)})
     )
     copies = await asyncio.gather(*(harness.send_request() for _ in range(3)))
-    assert len({response.body["recipient"]["id"] for response, _ in copies}) == 1
+    assert len({extract_recipient_id(response) for response, _ in copies}) == 1
     assert harness.service.creation_counts["recipient"] == 2
 
 
@@ -207,7 +212,7 @@ async def test_operation_that_ends_during_lookup_does_not_block_the_next(
 ) -> None:
     """Its response is on its way to its client: nothing about it is in doubt."""
     created, _ = await harness.send_request()
-    ids = {"id": created.body["recipient"]["id"]}
+    ids = {"id": extract_recipient_id(created)}
     journal = harness.journal
 
     def build_update(first_name: str) -> Request:
