@@ -14,7 +14,7 @@ from msgspec import structs
 from gateway.payloads.stored_json import CompressedBuffer
 from gateway.storage import chunks, state_changes
 from gateway.storage import operation_statements as statements
-from gateway.storage.audit_log import INSERT_AUDIT_EVENT, build_event_row
+from gateway.storage.audit_log import INSERT_AUDIT_EVENT, build_event_row, is_tenant_in_scope
 from gateway.storage.database import FEW, Change, Transaction
 from gateway.storage.id_rows import insert_legacy_ids
 from gateway.storage.object_state import ObjectStateStore
@@ -304,10 +304,8 @@ async def close_with_requests(tx: Transaction, parameters: Parameters) -> None:
 
 async def is_frozen(tx: Transaction, tenant: Tenant) -> bool:
     # All of them, as there are few: SQLite would build tables for the alternatives of a condition.
-    return any(
-        merchant in ("", tenant.merchant) and environment in ("", tenant.environment)
-        for merchant, environment in await tx.fetch(statements.SELECT_FREEZES)
-    )
+    rows = await tx.fetch(statements.SELECT_FREEZES)
+    return any(is_tenant_in_scope(Tenant(*row), tenant) for row in rows)
 
 
 async def is_restored(tx: Transaction) -> bool:
