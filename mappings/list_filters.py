@@ -111,10 +111,10 @@ class Filters:
             self.status in (None, derive_legacy_payment_status(payment))
             and (not self.has_dates or self.is_creation_time_matching(created))
             and self.source_currency in (None, payment.get("sourceCurrency"))
-            and self._is_recipient_and_target_matching(payment)
+            and self.is_recipient_and_target_matching(payment)
         )
 
-    def _is_recipient_and_target_matching(self, payment: Payment) -> bool:
+    def is_recipient_and_target_matching(self, payment: Payment) -> bool:
         payee = payment.get("recipient") or {}
         return (
             self.recipient in (None, payee.get("id"))
@@ -135,7 +135,7 @@ def filter_payments(filters: Filters, payments: Sequence[Payment]) -> SubFlow:
 
 def has_matching_payment(filters: Filters, payments: Sequence[Payment]) -> SubFlow:
     """Whether a payment of a batch passes the filters by recipient, country and target currency."""
-    passing_payments = filter_rows(payments, filters._is_recipient_and_target_matching)  # noqa: SLF001
+    passing_payments = filter_rows(payments, filters.is_recipient_and_target_matching)
     return bool((yield from _filter_by_country(filters, passing_payments)))
 
 

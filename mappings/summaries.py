@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mappings import current, money
 from mappings.balances import (
+    SERVICE,
     compute_available_funds,
     determine_payment_method,
     has_sufficient_funds,
@@ -15,8 +16,6 @@ from mappings.balances import (
 from mappings.batch_views import Batch, build_legacy_batch
 from mappings.effects import JSON
 from mappings.objects import drop_nulls, format_payout_method_display
-
-SERVICE = "service"
 
 FEE_FIELDS = ("fees", "recipientFees", "merchantFees")
 
