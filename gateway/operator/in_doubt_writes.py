@@ -142,13 +142,8 @@ async def _load_legacy_id_of_object(store: Store, tenant: Tenant, write: Write) 
     match = endpoint.pattern.fullmatch(write.path) if endpoint else _OBJECT_ID.search(write.path)
     if not match or "id" not in match.groupdict():
         return None
-    original_id = await resolve_original_object_id(store, tenant, match["id"])
-    return (await load_legacy_ids(store, tenant, [original_id])).get(original_id, original_id)
-
-
-async def resolve_original_object_id(store: Store, owner: Tenant, id_: str) -> str:
-    """Returns the original id of an object, given any id that it got from a submitted draft."""
-    return str((await ObjectStateStore(store).load(owner, "alias", id_)).get("id", id_))
+    first_id = await ObjectStateStore(store).find_first_id(tenant, match["id"])
+    return (await load_legacy_ids(store, tenant, [first_id])).get(first_id, first_id)
 
 
 _OBJECT_ID = re.compile(f"/(?P<id>{ID_PATTERN})")

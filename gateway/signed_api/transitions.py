@@ -145,7 +145,7 @@ class SignedWriteGuard:
             received_at=write.received_at,
             is_connection_closed=write.is_disconnected,
         )
-        pairs = [[id_, await self._find_first_id(tenant, id_)] for id_ in batches]
+        pairs = [[id_, await self._object_state.find_first_id(tenant, id_)] for id_ in batches]
         if is_start:
             (id_, first_id), *_ = pairs
             flow_request = Request(self._now(), write.request_id, {"id": id_, "batch": first_id})
@@ -176,10 +176,6 @@ class SignedWriteGuard:
                 ids["payment"] = target.parts[-1]  # by which a retry of its add finds it removed
             body["path"] = f"/batches/{id_}/{target.action}".rstrip("/")
         return Request(self._now(), name, ids, body=body)
-
-    async def _find_first_id(self, tenant: Tenant, batch: str) -> str:
-        """Finds the id under which a batch's state is stored."""
-        return str((await self._object_state.load(tenant, "alias", batch)).get("id") or batch)
 
     async def _check_unrecorded_write(
         self, write: SignedWrite, batches: Sequence[str], *, is_start: bool

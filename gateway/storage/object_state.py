@@ -93,6 +93,10 @@ class ObjectStateStore:
             return None
         return self._decode_unchunked_facts_by_id(owner, kind, rows).get(id, {})
 
+    async def find_first_id(self, owner: Tenant, id_: str) -> str:
+        """Finds the id under which facts are stored, given any id of the object at the service."""
+        return str((await self.load(owner, "alias", id_)).get("id") or id_)
+
     async def is_batch_superseded_for_any_tenant(self, environment: str, batch_id: str) -> bool:
         """Whether a batch of any merchant is superseded; for requests whose tenant is unknown."""
         table = id_redirects.c

@@ -102,8 +102,7 @@ async def build_change_releases(
     # By batch, which a request may name by several of its ids.
     releases: dict[str, CompareAndSet] = {}
     for id_ in record.object_ids:
-        redirect = await object_state.load(record.tenant, "alias", id_)
-        batch_id = str(redirect.get("id", id_))
+        batch_id = await object_state.find_first_id(record.tenant, id_)
         facts = await object_state.load(record.tenant, "batch", batch_id)
         signed_changes = await object_state.load(record.tenant, SIGNED_CHANGES_KIND, batch_id)
         # Only an executed add is recorded among them.
