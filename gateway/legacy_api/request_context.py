@@ -81,7 +81,7 @@ class RequestContext(msgspec.Struct, eq=False):
 
 
 _MAX_KEY_LENGTH = 255
-INVALID_KEY = Problem(
+INVALID_IDEMPOTENCY_KEY = Problem(
     "invalid_field",
     f"An Idempotency-Key is 1 to {_MAX_KEY_LENGTH} visible characters, and given once.",
     "Idempotency-Key",
@@ -101,7 +101,7 @@ def read_idempotency_key(request: HttpRequest) -> str | None:
         or not 0 < len(key) <= _MAX_KEY_LENGTH
         or not (key.isascii() and key.isprintable())
     ):
-        raise Invalid(INVALID_KEY)
+        raise Invalid(INVALID_IDEMPOTENCY_KEY)
     return key
 
 

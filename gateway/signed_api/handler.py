@@ -81,7 +81,7 @@ PREFLIGHT_METHODS = (*READ_METHODS[:2], "POST", "PUT", "PATCH", "DELETE")
 REFUSED_METHODS = ("CONNECT", "TRACE")
 """Addressed to intermediaries; and a response to TRACE would repeat the credentials."""
 
-UNKNOWN_TENANT = "unknown keys"
+UNKNOWN_KEYS = "unknown keys"
 """Admission name of all senders with unknown access keys, which share the slots of one tenant."""
 
 CLIENT_CLOSED_REQUEST = 499
@@ -223,9 +223,9 @@ class SignedHandler:
                 signers, verifier.list_secret_matches()
             )
             context.tenant = signer.tenant if signer else None
-            request.connection.attribute_to_tenant(context.tenant or UNKNOWN_TENANT)
+            request.connection.attribute_to_tenant(context.tenant or UNKNOWN_KEYS)
             await self._admit(signer, signature_header, address, context)
-            await slot.acquire(str(context.tenant or UNKNOWN_TENANT))
+            await slot.acquire(str(context.tenant or UNKNOWN_KEYS))
             stamp = int(signature_header.stamp)
             return await self._forward_request(request, context, signer, body, stamp)
 
@@ -248,7 +248,7 @@ class SignedHandler:
 
         The signature is not verified yet, so the body must not use up the tenant's share.
         """
-        tenant = str(signers[0].tenant if signers else UNKNOWN_TENANT)
+        tenant = str(signers[0].tenant if signers else UNKNOWN_KEYS)
         context.slot = AdmissionSlot(
             self._load,
             f"unproven {format_address_rate_limit_name(address)}",

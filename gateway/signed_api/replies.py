@@ -17,18 +17,6 @@ from mappings import errors
 from mappings.errors import ErrorAnswer
 from mappings.failures import Problem
 
-STATUS_BY_CODE = {  # current interface, section 7
-    "invalid_status": 400,
-    "invalid_field": 400,
-    "invalid_api_key": 401,
-    "not_authorized": 403,
-    "not_found": 404,
-    "rate_limit_exceeded": 429,
-    "internal_server_error": 500,
-}
-
-WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this.")
-
 
 class Refusal(Exception):
     """A request that is not passed on; ``reason`` is for the log and does not quote the request."""
@@ -37,7 +25,7 @@ class Refusal(Exception):
         super().__init__(reason)
         self.reason = reason
         wait_seconds = None if retry_after is None else str(retry_after)
-        self.answer = ErrorAnswer(STATUS_BY_CODE[problem.code], (problem,), wait_seconds)
+        self.answer = ErrorAnswer(errors.REFUSAL_STATUS[problem.code], (problem,), wait_seconds)
 
 
 def build_invalid_key_refusal(reason: str) -> Refusal:

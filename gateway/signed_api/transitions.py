@@ -27,7 +27,7 @@ from gateway.http.request_reader import (
 )
 from gateway.http.responses import LegacyResponse
 from gateway.payloads import json_codec
-from gateway.signed_api.replies import WRONG_STATUS, Refusal
+from gateway.signed_api.replies import Refusal
 from gateway.signed_api.senders import Signer
 from gateway.storage import ObjectStateStore, Tenant
 from gateway.storage.operations import OperationRepository
@@ -39,6 +39,7 @@ from gateway.writes.idempotency import IdempotencyGuard
 from gateway.writes.write_request import Caller, WriteRequest
 from mappings import errors
 from mappings.batch_locks import SIGNED_CHANGES_KIND
+from mappings.batch_reads import WRONG_STATUS
 from mappings.effects import JSON, Answer, Call, CompareAndSet, Request
 from mappings.failures import (
     ClientDisconnected,

@@ -23,7 +23,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from gateway.config.settings import Settings
 from gateway.http.request_paths import is_forwardable
-from gateway.http.responses import encode_header_fields
+from gateway.http.responses import CHUNK_BYTES, encode_header_fields
 from gateway.upstream.circuit_breaker import CircuitBreakers
 from gateway.upstream.client import (
     MAX_ANSWER_BYTES,
@@ -60,8 +60,6 @@ UNWRITABLE_RESPONSE = "a response with a control character in a header"
 
 MAX_MEMORY_BYTES = 1024 * 1024
 """Size up to which a body is in memory. The file has no name and vanishes when it is closed."""
-
-CHUNK_BYTES = 256 * 1024
 
 
 class Spool:
