@@ -15,7 +15,7 @@ from mappings import money
 from mappings.effects import JSON
 from mappings.failures import Problem, build_empty_field_problem, build_invalid_field_problem
 from mappings.field_types import validate_amount
-from mappings.ids import ID_PATTERN
+from mappings.ids import LEGACY_ID_PATTERN
 from mappings.lazy_sequences import iterate_field, map_rows, materialize_rows
 from mappings.matching import Entry
 
@@ -176,7 +176,7 @@ def validate_added_payment(payment: SentPayment, currency: JSON) -> list[Problem
     if payment.is_refused("recipient.email"):
         pass  # already reported: the client did name a recipient
     elif id_ := recipient.get("id"):
-        if not (id_.startswith("R-") and ID_PATTERN.fullmatch(id_)):
+        if not (id_.startswith("R-") and LEGACY_ID_PATTERN.fullmatch(id_)):
             problems += [payment.build_invalid("recipient.id", "is not the id of a recipient")]
     elif not recipient.get("email"):
         problems += [payment.build_empty("recipient.id")]

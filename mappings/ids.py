@@ -34,7 +34,7 @@ _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _DIGIT_PAIRS = [first + second for second in _ALPHABET for first in _ALPHABET]
 """All pairs of digits: encoding two digits at a time halves the time."""
 
-ID_PATTERN = re.compile(r"[A-Za-z]{1,2}-[A-Za-z0-9]{1,64}")
+LEGACY_ID_PATTERN = re.compile(r"[A-Za-z]{1,2}-[A-Za-z0-9]{1,64}")
 ID_IN_TEXT_PATTERN = re.compile(r"\b[RBP]-[A-Za-z0-9]{1,64}\b")
 
 ID_PREFIXES = frozenset({"R", "B", "P"})

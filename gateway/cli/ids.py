@@ -15,7 +15,7 @@ from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 from gateway.storage import Store, Tenant
 from gateway.storage.id_rows import IdCollisionError, save_legacy_ids
-from mappings.ids import ID_PATTERN, ID_PREFIXES
+from mappings.ids import ID_PREFIXES, LEGACY_ID_PATTERN
 
 
 @click.group(cls=options.FullHelpGroup)
@@ -104,7 +104,7 @@ def _iterate_pairs(text: str) -> Iterator[tuple[int, str, str]]:
 
 def _check_pair(line: int, legacy_id: str, current_id: str) -> None:
     for name, id_ in zip(HEADER, (legacy_id, current_id), strict=True):
-        if not ID_PATTERN.fullmatch(id_) or id_.partition("-")[0] not in ID_PREFIXES:
+        if not LEGACY_ID_PATTERN.fullmatch(id_) or id_.partition("-")[0] not in ID_PREFIXES:
             raise ImportRefused(
                 line, "", f"{name} is not an id, such as R-, B- or P- and 16 characters"
             )

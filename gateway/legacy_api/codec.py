@@ -35,7 +35,7 @@ from mappings.errors import KNOWN_CODES, ErrorAnswer
 from mappings.failures import Failure, Halted, Problem, Refused
 from mappings.ids import (
     ID_IN_TEXT_PATTERN,
-    ID_PATTERN,
+    LEGACY_ID_PATTERN,
     TEXTS_PER_SLICE,
     IdSets,
     collect_ids,
@@ -177,7 +177,7 @@ class LegacyCodec:
         tenant = caller.key.tenant
         sent_ids: Collection[str]
         if not body and not query:
-            sent_ids = list(filter(ID_PATTERN.fullmatch, path_ids.values()))
+            sent_ids = list(filter(LEGACY_ID_PATTERN.fullmatch, path_ids.values()))
         else:
             operation = context.operation
             assert operation is not None  # noqa: S101 - a request without one has no flow
@@ -355,7 +355,7 @@ def _select_sent_ids(path_ids: Mapping[str, str], *collected: IdSets) -> Abstrac
     candidates = list(path_ids.values())
     for ids, _mentioned in collected:
         candidates += map(itemgetter(1), ids)
-    return dict.fromkeys(filter(ID_PATTERN.fullmatch, candidates)).keys()
+    return dict.fromkeys(filter(LEGACY_ID_PATTERN.fullmatch, candidates)).keys()
 
 
 def _iter_sent_id_slices(
@@ -364,7 +364,7 @@ def _iter_sent_id_slices(
     """Like ``_select_sent_ids``, but yields slices, because the body may hold very many ids."""
     slices = iterate_id_slices(body_shape, body)
     body_ids = (id_ for id_slice, _mentioned in slices for _kind, id_ in id_slice)
-    ids = filter(ID_PATTERN.fullmatch, chain(path_ids.values(), body_ids))
+    ids = filter(LEGACY_ID_PATTERN.fullmatch, chain(path_ids.values(), body_ids))
     for sent_ids in iterate_chunks(ids, TEXTS_PER_SLICE):
         yield dict.fromkeys(sent_ids).keys()
 

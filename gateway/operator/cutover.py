@@ -35,7 +35,7 @@ from mappings.batch_views import build_batch_record
 from mappings.effects import JSON, CompareAndSet, Flow
 from mappings.failures import Conflict, Failure
 from mappings.forwarded_writes import NO_MARK, ROUTING_KIND
-from mappings.ids import ID_PATTERN
+from mappings.ids import LEGACY_ID_PATTERN
 
 MAX_CONCURRENT_ROWS = 4
 
@@ -262,7 +262,7 @@ class CutoverImport:
         for legacy_id in (id_ for id_ in marked_ids if id_ not in self._listed_batch_ids):
             try:
                 # Clients choose the ids that get marked, so one may be malformed.
-                is_valid = ID_PATTERN.fullmatch(legacy_id)
+                is_valid = LEGACY_ID_PATTERN.fullmatch(legacy_id)
                 if is_valid and await self.reads.fetch_object(f"/batches/{legacy_id}") is not None:
                     continue
             except LegacyReadFailed as error:

@@ -18,7 +18,7 @@ from gateway.upstream.http_connection import USER_AGENT, ResponseLost
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest
 from mappings.effects import JSON
 from mappings.failures import Unreachable
-from mappings.ids import ID_PATTERN
+from mappings.ids import LEGACY_ID_PATTERN
 from mappings.paging import compute_last_page_to_read, parse_record_count
 
 HOUR_SECONDS = 3600
@@ -158,6 +158,6 @@ def _require_rows(body: Mapping[str, JSON], path: str, name: str) -> list[Mappin
         return []
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise LegacyReadFailed(f"{path} cannot be read: it answers without a list of {name}")
-    if not all(ID_PATTERN.fullmatch(str(row.get("id"))) for row in rows):
+    if not all(LEGACY_ID_PATTERN.fullmatch(str(row.get("id"))) for row in rows):
         raise LegacyReadFailed(f"{path} cannot be read: one of its {name} has no valid id")
     return rows

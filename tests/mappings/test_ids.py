@@ -9,7 +9,7 @@ import pytest
 from mappings import legacy
 from mappings.ids import (
     ALIAS_LENGTH,
-    ID_PATTERN,
+    LEGACY_ID_PATTERN,
     derive_alias_id,
     derive_deterministic_id,
     needs_alias_id,
@@ -103,4 +103,4 @@ def test_only_known_ids_are_replaced_in_text() -> None:
 
 @pytest.mark.parametrize("id_", ["B-", "B-a/b", "B-a.b", "B-é", "", "B", "B-a\n", "B-" + "x" * 65])
 def test_invalid_ids_do_not_match(id_: str) -> None:
-    assert not ID_PATTERN.fullmatch(id_)
+    assert not LEGACY_ID_PATTERN.fullmatch(id_)
