@@ -176,9 +176,7 @@ def assemble_parts(
             settings.upstream.inferred_operations, capabilities or CapabilityCache(object_states)
         ),
         policy=outcome_policy,
-        listing=ListReader(
-            recipient_caches if settings.lists.index else None, ids.map_recipients_to_legacy_ids
-        ),
+        listing=ListReader(recipient_caches, ids.map_recipients_to_legacy_ids),
     )
     reconciler = WriteReconciler(
         store, journal, executor, outcome_policy, InstanceLeases(store, journal.instance)

@@ -17,6 +17,8 @@ from gateway.config.settings import Settings
 from gateway.observability import logs
 from gateway.operator import REFERENCE_PREFIX, ProgressCallback
 from gateway.operator.in_doubt_writes import WriteInDoubt
+from gateway.reads.listing import ListReader
+from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.id_rows import load_legacy_ids
@@ -447,4 +449,5 @@ async def open_flow_executor(settings: Settings, store: Store) -> AsyncIterator[
             settings.vocabulary.build_vocabulary(),
             OptionalEndpoints(settings.upstream.inferred_operations, capabilities),
             policy=OutcomePolicy(Journal(store, ledger, upstream.clock), upstream.clock),
+            listing=ListReader(RecipientCaches(settings.lists)),
         )

@@ -39,12 +39,12 @@ async def _return_no_aliases(_tenant: Tenant, _recipient_ids: Iterable[str]) -> 
 
 
 class ListReader:
-    """Answers list queries of tenants; ``caches`` is None if recipients are not cached."""
+    """Answers list queries of tenants."""
 
     def __init__(
-        self, caches: RecipientCaches | None = None, load_aliases: LoadAliasIds = _return_no_aliases
+        self, caches: RecipientCaches, load_aliases: LoadAliasIds = _return_no_aliases
     ) -> None:
-        self._caches = caches
+        self.caches = caches
         self._load_aliases = load_aliases
         # Whether the service lists rows that clients must not see, as far as its lists have shown.
         self._lists_hidden: TTLCache[tuple[Tenant, str], bool] = TTLCache(10_000, DAY_SECONDS)
@@ -82,15 +82,14 @@ class ListReader:
         self, question: ListQuery, call_service: CallService, tenant: Tenant
     ) -> Sequence[Row | RecipientEntry]:
         """Returns the rows of the list, at least those that pass the prefilter."""
-        caches = self._caches
-        if caches is not None and question.is_indexed and caches.can_cache(tenant):
-            if not caches.has_fresh_cache(tenant):
+        if question.is_indexed and self.caches.can_cache(tenant):
+            if not self.caches.has_fresh_cache(tenant):
                 rows = await fetch_rows_if_single_page(question, call_service)
                 if rows is not None:
                     return rows
             # If they cannot be cached, the list is scanned for this query.
             with suppress(CacheUnavailable):
-                return await caches.load_recipients(question, call_service, tenant)
+                return await self.caches.load_recipients(question, call_service, tenant)
         return await fetch_all_rows(question, call_service)
 
     async def _add_alias_sort_key(
@@ -103,11 +102,6 @@ class ListReader:
         return structs.replace(
             question, sort_key=lambda row: alias_ids.get(str(row["id"]), str(row["id"]))
         )
-
-    def record_changed_recipient(self, tenant: Tenant, recipient_id: str) -> None:
-        """Records that a recipient may have changed; see ``RecipientCaches``."""
-        if self._caches is not None:
-            self._caches.record_changed_recipient(tenant, recipient_id)
 
 
 def _select_page(

@@ -85,14 +85,14 @@ class FlowExecutor:
         optional_endpoints: OptionalEndpoints,
         *,
         policy: OutcomePolicy,
-        listing: ListReader | None = None,
+        listing: ListReader,
         load: LoadShedder | None = None,
     ) -> None:
         self._upstream = upstream
         self._object_state = object_state
         self._optional_endpoints = optional_endpoints
         self._policy = policy
-        self._listing = listing or ListReader()
+        self._listing = listing
         self._call_sender = CallSender(upstream, vocabulary, optional_endpoints, load)
         self._recent_pages = RecentPages(policy.monotonic)
         self.expedite_operations: Callable[[Iterable[str]], object] = list
@@ -455,7 +455,7 @@ class FlowExecutor:
 
     def _record_changed_recipient(self, call: Call, tenant: Tenant) -> None:
         if call.path.startswith("/recipients/"):
-            self._listing.record_changed_recipient(tenant, extract_recipient_id(call.path))
+            self._listing.caches.record_changed_recipient(tenant, extract_recipient_id(call.path))
 
 
 MANY_OBJECTS = 1000

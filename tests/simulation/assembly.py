@@ -18,7 +18,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials, compute_signature, extract_signed_target
-from gateway.config.settings import Comparing
+from gateway.config.settings import Comparing, Lists
 from gateway.http import responses
 from gateway.http.responses import LegacyResponse, PassedResponse
 from gateway.migration.forwarding import LegacySender
@@ -27,6 +27,8 @@ from gateway.migration.routing import ServiceRouter
 from gateway.operator import ActionRefused
 from gateway.operator.in_doubt_writes import load_in_doubt_writes, record_operator_verdict
 from gateway.payloads import json_codec
+from gateway.reads.listing import ListReader
+from gateway.reads.recipient_cache import RecipientCaches
 from gateway.signed_api.senders import Signer
 from gateway.signed_api.transitions import (
     SignedWrite,
@@ -345,6 +347,7 @@ class Gateway:
             Vocabulary(),
             optional_endpoints,
             policy=self._outcome_policy,
+            listing=ListReader(RecipientCaches(Lists(index=False))),
         )
         leases = InstanceLeases(
             store, self._journal.instance, self.lease_seconds, process.monotonic

@@ -89,7 +89,7 @@ class IndexedService:
         lists = Lists(index=True, index_seconds=self.seconds, index_recipients=self.index_capacity)
         self.indexes = RecipientCaches(lists, monotonic=self.clock, wall_clock=lambda: self.time)
         self.listing = ListReader(self.indexes)
-        self.scan_reader = ListReader()
+        self.scan_reader = ListReader(RecipientCaches(Lists(index=False)))
 
     async def answer_call(self, call: Call) -> Any:
         self.calls.append(call)

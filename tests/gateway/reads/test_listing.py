@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from gateway.config.settings import Lists
 from gateway.reads.listing import ListReader
+from gateway.reads.recipient_cache import RecipientCaches
 from gateway.reads.recipient_cache.scan import MAX_PARALLEL_PAGES, MAX_SCANS, PAGE_SIZE
 from gateway.storage.tenants import Tenant
 from mappings.effects import Call, ListPage, ListQuery
@@ -78,7 +80,11 @@ class InMemoryList:
         return {"ok": True, "rows": rows, "meta": self.meta(counts)}
 
     async def query(self, list_query: ListQuery, listing: ListReader | None = None) -> ListPage:
-        return await (listing or ListReader()).query(list_query, self.answer_call, TENANT)
+        return await (listing or build_reader()).query(list_query, self.answer_call, TENANT)
+
+
+def build_reader() -> ListReader:
+    return ListReader(RecipientCaches(Lists(index=False)))
 
 
 def list_numbers(result: ListPage) -> list[int]:
@@ -112,7 +118,7 @@ async def test_page_past_the_end_is_empty_even_if_service_repeats_last_page() ->
         return await in_memory_list.answer_call(structs.replace(call, query=last_page_query))
 
     query = {"page": "9", "pageSize": "10"}
-    result = await ListReader().query(
+    result = await build_reader().query(
         build_query(page=9, page_size=10, native_query=query), repeat_last_page, TENANT
     )
     assert (list(result.rows), result.pages, result.records) == ([], 3, 25)
@@ -213,9 +219,9 @@ async def test_without_counts_pages_are_read_until_one_has_no_new_row() -> None:
         last = {**call.query, "page": str(min(int(call.query["page"]), 5))}
         return await in_memory_list.answer_call(structs.replace(call, query=last))
 
-    assert list_numbers(await ListReader().query(build_query(), repeat_last_page, TENANT)) == list(
-        range(30)
-    )
+    assert list_numbers(
+        await build_reader().query(build_query(), repeat_last_page, TENANT)
+    ) == list(range(30))
 
 
 async def test_refused_page_size_falls_back_to_service_default() -> None:
@@ -226,9 +232,9 @@ async def test_refused_page_size_falls_back_to_service_default() -> None:
             raise Refused(400, [Problem("invalid_field", "Too many.", "pageSize")])
         return await in_memory_list.answer_call(call)
 
-    assert list_numbers(await ListReader().query(build_query(), refuse_page_size, TENANT)) == list(
-        range(35)
-    )
+    assert list_numbers(
+        await build_reader().query(build_query(), refuse_page_size, TENANT)
+    ) == list(range(35))
 
 
 # Failures
@@ -417,7 +423,7 @@ async def test_hidden_row_is_neither_returned_nor_counted() -> None:
 async def test_service_that_lists_hidden_rows_is_always_scanned() -> None:
     in_memory_list, listing = (
         InMemoryList([build_row(0, hidden=True), *build_rows(30)[1:]]),
-        ListReader(),
+        build_reader(),
     )
     list_query = build_query(page_size=10, native_query=PAGE_QUERY)
     await in_memory_list.query(list_query, listing)
@@ -432,7 +438,7 @@ async def test_service_that_lists_hidden_rows_is_always_scanned() -> None:
 async def test_hidden_rows_are_tracked_per_tenant() -> None:
     in_memory_list, listing = (
         InMemoryList([build_row(0, hidden=True), *build_rows(30)[1:]]),
-        ListReader(),
+        build_reader(),
     )
     await in_memory_list.query(build_query(native_query=PAGE_QUERY), listing)
     other_list = InMemoryList(build_rows(5))
@@ -454,7 +460,7 @@ async def test_known_hidden_rows_are_searched_before_single_call_is_trusted() ->
 
 
 async def test_full_scan_without_hidden_rows_allows_single_calls() -> None:
-    in_memory_list, listing = InMemoryList(build_rows(30)), ListReader()
+    in_memory_list, listing = InMemoryList(build_rows(30)), build_reader()
     list_query = build_query(page_size=10, native_query=PAGE_QUERY, excluded_ids=HIDDEN_IDS)
     await in_memory_list.query(list_query, listing)
     in_memory_list.calls.clear()
@@ -463,7 +469,7 @@ async def test_full_scan_without_hidden_rows_allows_single_calls() -> None:
 
 
 async def test_narrowed_scan_without_hidden_rows_proves_nothing() -> None:
-    in_memory_list, listing = InMemoryList(build_rows(30)), ListReader()
+    in_memory_list, listing = InMemoryList(build_rows(30)), build_reader()
     list_query = build_query(page_size=10, native_query=PAGE_QUERY, excluded_ids=HIDDEN_IDS)
     await in_memory_list.query(structs.replace(list_query, prefilter={"country": "US"}), listing)
     in_memory_list.calls.clear()
