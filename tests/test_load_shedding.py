@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.http import request_reader
 from gateway.server import app
@@ -227,6 +228,27 @@ async def test_signed_interface_sheds_in_its_form_and_shares_the_limit(
             (await require_response(task)).status for task in (*signed_tasks, *waiting_tasks)
         ] == [200] * 4
         assert {request.method for request in recorder.requests} == {"GET"}
+
+
+@pytest.mark.parametrize("request_bytes", [build_legacy_request(), CLIENT.build_request()])
+async def test_log_has_the_reason_for_which_a_request_was_shed(
+    request_bytes: bytes, tmp_path: Path
+) -> None:
+    async with (
+        open_gated_gateway(tmp_path, **SMALL_LIMITS) as (gateway, _, service),
+        AsyncExitStack() as stack,
+    ):
+        clients, limiter = ConcurrentClients(gateway, stack), gateway.running.load.limiter
+        tasks = await clients.send(build_legacy_request(), 4)
+        await wait_until(lambda: (limiter.running_count, limiter.waiting_count) == (2, 2))
+        with capture_logs() as log:
+            (one_more,) = await clients.send(request_bytes)
+            assert (await require_response(one_more)).status == 500
+        (line,) = log
+        assert (line["error.type"], line["reason"]) == ("overloaded", "too many requests wait")
+        service.is_open.set()
+        for task in tasks:
+            await task
 
 
 async def test_unauthenticated_requests_take_no_slot(tmp_path: Path) -> None:

@@ -169,8 +169,9 @@ class LegacyHandler:
         self, request: HttpRequest, context: RequestContext, error: Exception
     ) -> LegacyResponse:
         if isinstance(error, Overloaded):
-            context.log_fields["reason"] = error.reason
             legacy_response = await self._codec.build_failure_response(context, error)
+            # In place of the message for the client, which does not say what is exhausted.
+            context.log_fields["reason"] = error.reason
             # The rest of the body is not read, so the connection cannot be used again.
             return structs.replace(legacy_response, closes_connection=not request.body.is_complete)
         if isinstance(error, Failure):

@@ -171,7 +171,8 @@ class SignedHandler:
                 too_large.answer, closes_connection=True
             )
         except Overloaded as overloaded:
-            context.log_fields["reason"] = overloaded.reason
+            fields = {"error.type": overloaded.error_type, "reason": overloaded.reason}
+            context.log_fields |= fields
             error_response = responses.build_error_response(
                 errors.translate_failure(overloaded), closes_connection=not request.body.is_complete
             )
