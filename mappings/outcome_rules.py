@@ -51,7 +51,14 @@ from mappings.outcome_matching import (
     is_shown_value_compatible,
     select_created_object,
 )
-from mappings.payloads import extract_batch, extract_payments, find_all_payments
+from mappings.payloads import (
+    extract_batch,
+    extract_payment,
+    extract_payments,
+    find_all_payments,
+    find_payments,
+    has_more_payments,
+)
 
 OutcomeReads = Generator[Step, Any, WriteOutcome]
 
@@ -131,13 +138,16 @@ def _confirm_operator_named_batch(write: InDoubtWrite, body: JSONObject) -> Outc
     summary = yield from fetch_summary_if_exists(batch_id)
     if summary is None:
         return Inconclusive(f"the service has no batch {batch_id}, named by the operator")
-    batch, payments = extract_batch(summary), extract_payments(summary)
+    batch, payments = extract_batch(summary), find_all_payments(summary)
     if not is_created_after_write(batch, write):
         return Inconclusive(build_older_object_reason(batch_id))
-    has_payees = all(map(has_recipient, payments))
-    is_other = has_payees and not _has_same_payments(body, summary, is_possible_payment)
-    is_other = is_other or batch.get("currency") not in (None, body.get("currency"))
-    if len(payments) != len(body["payments"]) or is_other:
+    if payments is None:  # a part of them, or none
+        is_other = has_more_payments(batch, len(body["payments"]))
+    else:
+        has_payees = all(map(has_recipient, payments))
+        is_other = has_payees and not _has_same_payments(body, summary, is_possible_payment)
+        is_other = is_other or len(payments) != len(body["payments"])
+    if is_other or batch.get("currency") not in (None, body.get("currency")):
         return Inconclusive(f"{batch_id}, named by the operator, pays something else")
     return Confirmed({"batch": {"id": batch_id}}, object_id=batch_id)
 
@@ -196,6 +206,8 @@ def build_payment_add_outcome_rule(
 ) -> OutcomeRule:
     """Builds the rule of a payment add; it reads GET /batch/:id/summary.
 
+    Of a payment that an operator has named and that the summary need not show, also GET /payments/:id.
+
     ``load_other_adds`` returns the bodies of other adds that may have created the payment found;
     ``list_hidden_entries`` the payments added before that the service did not show yet;
     ``has_known_payments`` says whether these and ``ids_before`` are all payments of the batch.
@@ -206,7 +218,12 @@ def build_payment_add_outcome_rule(
         if (summary := (yield from fetch_summary_if_exists(upstream_id))) is None:
             return Absent()  # the batch was deleted, and pays nobody
         named_id = write.operator_object_id
-        rows = [row for row in extract_payments(summary) if row.get("id") not in known_ids]
+        shown_payments = find_payments(summary, allows_page=True) or ()
+        rows = [row for row in shown_payments if row.get("id") not in known_ids]
+        listed_ids = {row.get("id") for row in shown_payments}
+        is_complete = find_all_payments(summary) is not None and has_payment_ids(summary)
+        if not (named_id is None or is_complete or named_id in known_ids | listed_ids):
+            rows += yield from _fetch_payment_of_batch(named_id, upstream_id)
         # The named one first, so that of equal payments it is dropped last.
         rows.sort(key=lambda row: row.get("id") != named_id)
         new_payments = _drop_hidden_payments(rows, list_hidden_entries(), currency)
@@ -250,6 +267,16 @@ def build_payment_add_outcome_rule(
         return match
 
     return read_outcome
+
+
+def _fetch_payment_of_batch(
+    payment_id: str, upstream_id: str
+) -> Generator[Step, Any, list[Payment]]:
+    """Calls GET /payments/:id for a payment that the summary need not show; empty if it is another's."""
+    payment = extract_payment((yield from fetch_if_exists(f"/payments/{payment_id}")) or {})
+    batch = payment.get("batch")
+    batch_id = batch.get("id") if isinstance(batch, dict) else None
+    return [payment] if batch_id in (None, upstream_id) else []
 
 
 def _drop_hidden_payments(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
@@ -22,6 +23,7 @@ from gateway.cli import gateway
 from gateway.operator.in_doubt_writes import CHANGE_DESCRIPTIONS, CREATED_OBJECTS
 from gateway.payloads import stored_json
 from gateway.simulator.batches import renew_payment_terms
+from gateway.simulator.state import Batch
 from gateway.storage import ObjectStateStore
 from gateway.storage.audit_log import find_operator_name
 from gateway.storage.operation_texts import build_text_encryption_context
@@ -452,6 +454,88 @@ async def test_payment_named_by_operator_is_shown(tmp_path: Path) -> None:
         )
         assert first != new_payment_id
         assert operated_gateway.service.creation_counts["payment"] == 2
+
+
+PARTIAL_SUMMARIES = {
+    "a page": lambda rows: {"payments": rows[:1], "meta": {"page": 1, "pages": 2, "records": 2}},
+    "no payments": lambda _rows: None,
+    "no ids": lambda rows: {"payments": [{**row, "id": None} for row in rows]},
+}
+BY_PARTIAL_SUMMARY = pytest.mark.parametrize(
+    "select", PARTIAL_SUMMARIES.values(), ids=PARTIAL_SUMMARIES
+)
+
+
+def show_partially(service: Service, batch: Batch, select: Callable[[list[Any]], Any]) -> None:
+    rows = [
+        {"id": each.id, "recipient": {"id": each.recipient.id}, "sourceAmount": str(each.amount)}
+        for each in batch.payments.values()
+    ]
+    fields = {"id": batch.id, "status": "open", "payments": select(rows)}
+    show_summary(service, {"ok": True, "batchSummary": fields})
+
+
+@BY_PARTIAL_SUMMARY
+async def test_payment_that_the_summary_does_not_show_can_be_named(
+    select: Callable[[list[Any]], Any], tmp_path: Path
+) -> None:
+    """It is read by its id; of another batch it is refused."""
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        gateway, service = operated_gateway.gateway, operated_gateway.service
+        recipient = await create_recipient(gateway)
+        path = f"/v1/batches/{await create_batch(gateway, recipient, '10.00')}/payments"
+        await create_batch(gateway, recipient, "7.00")
+        batch, other_batch = service.find_or_create_tenant().batches.values()
+        operated_gateway.add_fault("POST", "/v1/batches/*/payments", **RESPONSE_LOST)
+        body = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
+        assert (await gateway.request("POST", path, body)).status == 500
+        _, new_payment_id = batch.payments
+        show_partially(service, batch, select)
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        (other_id,) = other_batch.payments
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", other_id, "--yes")
+        reason = f"{other_id}, named by the operator, is no new payment"
+        await wait_until_async(lambda: has_reason(operated_gateway, reason))
+        await operated_gateway.run_command(
+            *SETTLE_COMMAND, write, "--made", new_payment_id, "--yes"
+        )
+        await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
+        assert (await gateway.request("POST", path, body)).status == 200
+        assert len(batch.payments) == 2
+
+
+@BY_PARTIAL_SUMMARY
+async def test_batch_that_the_summary_shows_in_part_can_be_named(
+    select: Callable[[list[Any]], Any], tmp_path: Path
+) -> None:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        gateway, service = operated_gateway.gateway, operated_gateway.service
+        recipient = await create_recipient(gateway)
+        payments = [
+            {"recipient": {"id": recipient}, "sourceAmount": amount} for amount in ("7.00", "8.00")
+        ]
+        create = ("POST", "/v1/batches", {"sourceCurrency": "USD", "payments": payments})
+        operated_gateway.add_fault("POST", "/v1/batches", **RESPONSE_LOST)
+        operated_gateway.add_fault("GET", "/v1/batches", status=503, times=1000)
+        assert (await gateway.request(*create)).status == 500
+        (batch,) = service.find_or_create_tenant().batches.values()
+        show_partially(service, batch, select)
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", batch.id, "--yes")
+        await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
+        assert (await gateway.request(*create)).status == 200
+        assert len(service.find_or_create_tenant().batches) == 1
+
+
+async def test_batch_that_counts_more_payments_than_were_sent_is_refused(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        gateway, service = operated_gateway.gateway, operated_gateway.service
+        await lose_batch_create(operated_gateway, await create_recipient(gateway))
+        (batch,) = service.find_or_create_tenant().batches.values()
+        show_partially(service, batch, lambda rows: {"payments": rows, "meta": {"records": 2}})
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", batch.id, "--yes")
+        await wait_until_async(lambda: has_reason(operated_gateway, "pays something else"))
 
 
 # Rejected outcomes.
