@@ -410,7 +410,8 @@ def build_legacy_batch(batch: Batch) -> dict[str, JSON]:
         {**batch.facts, **drop_nulls(batch.service_fields), "id": batch.answer_id}
     )
     shown = batch.service_fields
-    amount, count = money.normalize_amount(shown.get("amount")), shown.get("totalPayments")
+    amount = money.normalize_amount(shown.get("amount"))
+    count = paging.parse_count_or_default(shown.get("totalPayments"), None)
     if batch.has_known_payments:
         # The sum agrees with the payments that the client sees; the service's total may not.
         count, total = batch.payment_count, batch.amount
@@ -425,8 +426,9 @@ def build_batch_list_item(batch: Batch) -> dict[str, JSON]:
     if (deal_id := shown.get("dealId")) is not None:
         answer["dealId"] = deal_id
     # A list shows only totals; no payments here means that none were read.
-    if not batch.payment_count and shown.get("totalPayments") is not None:
-        answer["totalPayments"] = shown["totalPayments"]
+    count = paging.parse_count_or_default(shown.get("totalPayments"), None)
+    if not batch.payment_count and count is not None:
+        answer["totalPayments"] = count
         if (amount := money.parse_amount(shown.get("amount"))) is not None:
             answer["amount"] = money.format_amount(amount)
     return answer

@@ -51,6 +51,7 @@ from mappings.outcome_matching import (
     is_shown_value_compatible,
     select_created_object,
 )
+from mappings.paging import parse_count_or_default
 from mappings.payloads import (
     extract_batch,
     extract_payment,
@@ -176,9 +177,10 @@ def fetch_summary_if_exists(batch_id: str) -> Generator[Step, Any, JSON]:
 
 def _is_possible_batch(body: JSONObject, row: JSONObject) -> bool:
     """Whether a listed batch may be the one sent. Fields the list does not show count as equal."""
+    count = len(body["payments"])
     return (
         row.get("currency") in (None, body.get("currency"))
-        and row.get("totalPayments") in (None, len(body["payments"]))
+        and parse_count_or_default(row.get("totalPayments"), count) == count
         and (
             "description" not in row
             or is_shown_value_compatible(body.get("description"), row["description"])

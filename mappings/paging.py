@@ -188,7 +188,7 @@ def extract_meta(body: Mapping[str, JSON]) -> Mapping[str, JSON]:
     return meta if isinstance(meta, dict) else {}
 
 
-def parse_count_or_default(value: JSON, default: int) -> int:
+def parse_count_or_default(value: JSON, default: T) -> int | T:
     """Parses a count that services send as a number or as text."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value

@@ -649,6 +649,19 @@ async def test_new_batch_without_an_id_is_found_immediately(answer: bytes, tmp_p
         assert setup.service.creation_counts["batch"] == 1
 
 
+async def test_new_batch_is_found_in_a_list_with_numbers_as_text(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"has_immediate_read": True, "batch_counts": "text"}
+    async with open_gateway_with_faults(tmp_path, **options) as setup:
+        recipient = await create_recipient(setup.gateway)
+        setup.add_fault("POST", "/v1/batches", status=502, body=b"<html>", executes=True)
+        payment = {"recipient": {"id": recipient}, "sourceAmount": "10.00"}
+        body = {"sourceCurrency": "USD", "payments": [payment]}
+        assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 200
+        response = await setup.gateway.request("GET", "/v1/batches")
+        assert [batch["totalPayments"] for batch in response.body["batches"]] == [1]
+        assert setup.service.creation_counts["batch"] == 1
+
+
 async def test_lost_create_is_distinguished_from_an_earlier_identical_one(tmp_path: Path) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
         assert (await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)).status == 200

@@ -71,6 +71,9 @@ class DeviatingInterface(CurrentInterface):
             answer = _select_bare_answer(exchange, answer)
         if self.options.balance_shape == "list" and "balances" in answer:
             answer = {"balances": list(answer["balances"].values())}
+        if self.options.batch_counts == "text":
+            for batch in answer.get("batches", ()):
+                batch["totalPayments"] = str(batch["totalPayments"])
         # A copy, because answers without fields of their own are shared.
         return change_answer(request, dict(answer))
 

@@ -40,6 +40,7 @@ class ServiceOptions(SimulatorServiceOptions):
     reads_archived: whether deleted recipients can be read by id.
     unknown_recipient: the status if a body names a recipient that does not exist.
     balance_shape: whether balances are an "object" by currency or a "list".
+    batch_counts: whether batches show their number of payments as a "number" or as "text".
     validation_status: section 7 says 400; some operation descriptions list 406.
     deviations: switches for odd behaviour, which the document excludes or does not suggest.
     """
@@ -50,6 +51,7 @@ class ServiceOptions(SimulatorServiceOptions):
     reads_archived: bool = True
     unknown_recipient: Literal[404, 400] = 404
     balance_shape: Literal["object", "list"] = "object"
+    batch_counts: Literal["number", "text"] = "number"
     validation_status: Literal[400, 406] = 400
     deviations: frozenset[Deviation] = frozenset()
 
