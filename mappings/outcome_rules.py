@@ -422,14 +422,17 @@ def _list_change_evidence(
     shown_by_id: Mapping[str, JSONObject],
     currency: JSON,
 ) -> list[bool]:
-    """Returns for each change of an amount whether the service shows it."""
-    return [
-        id_ in shown_by_id and _has_amount_of_change(body, shown_by_id[id_], currency)
-        for id_, row in old_by_id.items()
-        if (body := changes.get(row["id"])) is not None
+    """Returns for each change of an amount whether the service shows it, and shown new memos."""
+    evidence = []
+    for id_, row in old_by_id.items():
+        body, shown = changes.get(row["id"]), shown_by_id.get(id_)
         # A payment that had the new amount before the edit proves nothing.
-        and not _has_amount_of_change(body, row, currency)
-    ]
+        if body is not None and not _has_amount_of_change(body, row, currency):
+            evidence.append(shown is not None and _has_amount_of_change(body, shown, currency))
+        # A memo that is not shown proves nothing either: a service need not store any.
+        if body and shown and (memo := body.get("memo")) and row.get("memo") != memo:
+            evidence += [True] if shown.get("memo") == memo else []
+    return evidence
 
 
 def _has_amount_of_change(body: JSONObject, payment: JSONObject, currency: JSON) -> bool:

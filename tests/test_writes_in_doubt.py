@@ -649,6 +649,17 @@ async def test_new_batch_without_an_id_is_found_immediately(answer: bytes, tmp_p
         assert setup.service.creation_counts["batch"] == 1
 
 
+async def test_memo_that_the_service_shows_is_confirmed_immediately(tmp_path: Path) -> None:
+    async with open_gateway_with_faults(tmp_path, has_immediate_read=True) as setup:
+        recipient = await create_recipient(setup.gateway)
+        batch = await create_batch(setup.gateway, recipient, "10.00")
+        path = f"/v1/batches/{batch}/payments"
+        (payment,) = (await setup.gateway.request("GET", path)).body["payments"]
+        setup.add_fault("PATCH", "*", status=502, body=b"<html>", executes=True)
+        response = await setup.gateway.request("PATCH", f"{path}/{payment['id']}", {"memo": "May"})
+        assert response.status == 200, response.text
+
+
 async def test_new_batch_is_found_in_a_list_with_numbers_as_text(tmp_path: Path) -> None:
     options: dict[str, Any] = {"has_immediate_read": True, "batch_counts": "text"}
     async with open_gateway_with_faults(tmp_path, **options) as setup:
