@@ -306,7 +306,8 @@ class InDoubtWrite(msgspec.Struct, frozen=True):
     ``claimed_ids`` are the objects that are known to result from other writes. ``identical_count``
     is the number of writes in doubt that ask for the same, including this one. An operator may have
     looked up the created object (``operator_object_id``), or found that the write was executed
-    (``is_confirmed_by_operator``).
+    (``is_confirmed_by_operator``). If ``is_recent``, what the service shows may be from before changes
+    that precede the write (see ``MAX_READ_LAG``).
     """
 
     not_before: datetime
@@ -314,6 +315,7 @@ class InDoubtWrite(msgspec.Struct, frozen=True):
     identical_count: int = 1
     operator_object_id: str | None = None
     is_confirmed_by_operator: bool = False
+    is_recent: bool = False
 
 
 class Confirmed(msgspec.Struct, frozen=True):

@@ -360,13 +360,15 @@ def build_batch_edit_outcome_rule(
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         if (summary := (yield from fetch_summary_if_exists(upstream_id))) is None:
             return Absent()  # the batch was deleted, and pays nobody
-        if reason := _find_unusable_reason(summary, seen_update_time):
-            return Inconclusive(reason)
-        # Keyed by the service's ids, because a batch that was a draft has payments with other ids.
-        old_by_id = {str(row["upstream"]): row for row in payments if row.get("upstream")}
         shown_by_id = {str(row.get("id")): row for row in extract_payments(summary)}
         upstream_ids = {row["id"]: row["upstream"] for row in payments}
         evidence = [str(upstream_ids.get(id_)) not in shown_by_id for id_ in removed_ids]
+        # A summary from before an add lacks its payment, too.
+        needs_newer = write.is_recent and any(evidence)
+        if reason := _find_unusable_reason(summary, seen_update_time, needs_newer=needs_newer):
+            return Inconclusive(reason)
+        # Keyed by the service's ids, because a batch that was a draft has payments with other ids.
+        old_by_id = {str(row["upstream"]): row for row in payments if row.get("upstream")}
         evidence += _list_change_evidence(build_changes(), old_by_id, shown_by_id, currency)
         new_ids = shown_by_id.keys() - old_by_id.keys() - write.claimed_ids
         new_rows = [row for id_, row in shown_by_id.items() if id_ in new_ids]
@@ -403,7 +405,9 @@ def build_batch_edit_outcome_rule(
     return read_outcome
 
 
-def _find_unusable_reason(summary: JSON, seen_update_time: JSON) -> str | None:
+def _find_unusable_reason(
+    summary: JSON, seen_update_time: JSON, *, needs_newer: bool
+) -> str | None:
     """Finds out why a summary shows nothing of an edit; None if it may."""
     if find_all_payments(summary) is None:
         return "the service does not show the batch's payments"
@@ -411,8 +415,9 @@ def _find_unusable_reason(summary: JSON, seen_update_time: JSON) -> str | None:
         return NO_PAYMENT_IDS_REASON
     # That of another replica may lack a payment that was just added, as if it had been removed.
     shown_at = parse_instant_or_earliest(extract_batch(summary).get("updatedAt"))
-    if EARLIEST_INSTANT < shown_at < parse_instant_or_earliest(seen_update_time):
-        return "the service shows the batch as it was before the request"
+    seen_at = parse_instant_or_earliest(seen_update_time)
+    if EARLIEST_INSTANT < shown_at < seen_at or (needs_newer and shown_at <= seen_at):
+        return "the service may show the batch as it was before the request"
     return None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.operator_commands import open_operated_gateway
 from tests.payouts import (
     create_batch,
     create_recipient,
@@ -147,14 +148,18 @@ async def test_start_is_not_refused_for_a_change_that_the_service_does_not_show_
         assert answer["batch"]["amount"] == "30.00"
 
 
+@pytest.mark.parametrize("is_dated", [True, False])
 async def test_reading_from_before_an_add_does_not_prove_that_its_payment_was_deleted(
-    tmp_path: Path,
+    is_dated: bool, tmp_path: Path
 ) -> None:
+    """Neither if the service does not show when it last changed the batch."""
     service, summary_path = Service(seed=1), "/v1/batch/*/summary"
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient)
         old_summary = await load_service_summary(gateway, service)
+        if not is_dated:
+            del old_summary["batchSummary"]["updatedAt"]
         added = {"recipient": {"id": recipient}, "sourceAmount": "20.00"}
         path = f"/batches/{batch}/payments"
         payment = (await request_successfully(gateway, "POST", path, added))["payment"]["id"]
@@ -167,3 +172,24 @@ async def test_reading_from_before_an_add_does_not_prove_that_its_payment_was_de
         assert (response.status, "Retry-After" in response.headers) == (500, True)
         service.faults.clear()
         assert await load_payment_ids(gateway, batch) == [payment]
+
+
+async def test_deletion_without_a_response_is_proved_when_readings_are_up_to_date(
+    tmp_path: Path,
+) -> None:
+    async with open_operated_gateway(tmp_path) as setup:
+        gateway, service = setup.gateway, setup.service
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "10.00", "11.00")
+        payment, _ = await load_payment_ids(gateway, batch)
+        setup.add_fault("DELETE", "/v1/batches/*/payments/*", close="after")
+        deletion = ("DELETE", f"/v1/batches/{batch}/payments/{payment}")
+        assert (await gateway.request(*deletion)).status == 500
+        summary = await load_service_summary(gateway, service)
+        del summary["batchSummary"]["updatedAt"]
+        show_summary(service, summary)
+        assert (await gateway.request(*deletion)).status == 500
+        await setup.age_sent_writes()
+        response = await gateway.request(*deletion)
+        assert (response.status, response.headers["Idempotent-Replayed"]) == (200, "true")
+        assert setup.count_calls("DELETE", "/v1/batches/*/payments/*") == 1

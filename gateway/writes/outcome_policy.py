@@ -27,6 +27,7 @@ from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.states import ABSENT, CONFIRMED, RUNNING, SENT
 from mappings.effects import (
+    MAX_READ_LAG,
     Absent,
     Call,
     Confirmed,
@@ -186,9 +187,14 @@ class OutcomePolicy:
         operator_object_id = (
             write.operator_outcome if write.operator_outcome not in OPERATOR_OUTCOMES else None
         )
-        identical_count, is_confirmed = 1 + len(rivals), write.operator_outcome == CONFIRMED
+        service_time = self._journal.service_time(record.tenant.environment)
         return InDoubtWrite(
-            not_before, frozenset(claimed_ids), identical_count, operator_object_id, is_confirmed
+            not_before,
+            frozenset(claimed_ids),
+            1 + len(rivals),
+            operator_object_id,
+            is_confirmed_by_operator=write.operator_outcome == CONFIRMED,
+            is_recent=service_time - write.recorded_at < MAX_READ_LAG,
         )
 
     async def determine_outcome(
