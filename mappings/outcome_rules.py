@@ -360,16 +360,18 @@ def build_batch_edit_outcome_rule(
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         if (summary := (yield from fetch_summary_if_exists(upstream_id))) is None:
             return Absent()  # the batch was deleted, and pays nobody
+        # Keyed by the service's ids, because a batch that was a draft has payments with other ids.
+        old_by_id = {str(row["upstream"]): row for row in payments if row.get("upstream")}
         shown_by_id = {str(row.get("id")): row for row in extract_payments(summary)}
-        upstream_ids = {row["id"]: row["upstream"] for row in payments}
-        evidence = [str(upstream_ids.get(id_)) not in shown_by_id for id_ in removed_ids]
-        # A summary from before an add lacks its payment, too.
+        upstream_ids = {row["id"]: id_ for id_, row in old_by_id.items()}
+        evidence = [
+            id_ in upstream_ids and upstream_ids[id_] not in shown_by_id for id_ in removed_ids
+        ]
+        evidence += _list_change_evidence(build_changes(), old_by_id, shown_by_id, currency)
+        # A summary from before an earlier change may lack the payment, or show the same amount.
         needs_newer = write.is_recent and any(evidence)
         if reason := _find_unusable_reason(summary, seen_update_time, needs_newer=needs_newer):
             return Inconclusive(reason)
-        # Keyed by the service's ids, because a batch that was a draft has payments with other ids.
-        old_by_id = {str(row["upstream"]): row for row in payments if row.get("upstream")}
-        evidence += _list_change_evidence(build_changes(), old_by_id, shown_by_id, currency)
         new_ids = shown_by_id.keys() - old_by_id.keys() - write.claimed_ids
         new_rows = [row for id_, row in shown_by_id.items() if id_ in new_ids]
         new_rows = _drop_hidden_payments(new_rows, list_hidden_entries(), currency)

@@ -193,3 +193,59 @@ async def test_deletion_without_a_response_is_proved_when_readings_are_up_to_dat
         response = await gateway.request(*deletion)
         assert (response.status, response.headers["Idempotent-Replayed"]) == (200, "true")
         assert setup.count_calls("DELETE", "/v1/batches/*/payments/*") == 1
+
+
+@pytest.mark.parametrize("is_dated", [True, False])
+async def test_reading_from_before_a_change_does_not_prove_that_it_was_taken_back(
+    is_dated: bool, tmp_path: Path
+) -> None:
+    async with open_operated_gateway(tmp_path) as setup:
+        gateway, service = setup.gateway, setup.service
+        recipient = await create_recipient(gateway)
+        batch_id = await create_batch(gateway, recipient, "10.00")
+        (payment_id,) = await load_payment_ids(gateway, batch_id)
+        path = f"/batches/{batch_id}/payments/{payment_id}"
+        old_summary = await load_service_summary(gateway, service)
+        await request_successfully(gateway, "PATCH", path, {"sourceAmount": "12.00"})
+        new_summary = await load_service_summary(gateway, service)
+        if not is_dated:
+            del old_summary["batchSummary"]["updatedAt"], new_summary["batchSummary"]["updatedAt"]
+        show_summary(service, new_summary)
+        setup.add_fault("PATCH", "/v1/batches/*/payments/*", close="before")
+        change = ("PATCH", f"/v1{path}", {"sourceAmount": "10.00"})
+        assert (await gateway.request(*change)).status == 500
+        service.faults.clear()
+        show_summary(service, old_summary)
+        assert (await gateway.request(*change)).status == 500
+        service.faults.clear()
+        await setup.age_sent_writes()
+        assert (await gateway.request(*change)).status == 200
+        (payment,) = service.require_batch(new_summary["batchSummary"]["id"]).payments.values()
+        assert payment.amount == 10
+
+
+@pytest.mark.parametrize("method", ["DELETE", "PATCH"])
+async def test_payment_whose_id_the_service_does_not_show_yet_is_not_taken_for_removed(
+    method: str, tmp_path: Path
+) -> None:
+    """Another currency makes the batch again, whose payments have ids of the gateway at first."""
+    async with open_operated_gateway(tmp_path) as setup:
+        gateway, service = setup.gateway, setup.service
+        payment = {"recipient": {"id": await create_recipient(gateway)}, "sourceAmount": "10.00"}
+        created = await request_successfully(gateway, "POST", "/batches", {"sourceCurrency": "USD"})
+        path = f"/batches/{created['batch']['id']}"
+        body = {"sourceCurrency": "EUR", "payments": [payment]}
+        await request_successfully(gateway, "PATCH", path, body)
+        show_summary(service, {"ok": True, "batchSummary": {"status": "open"}})
+        (payment_id,) = await load_payment_ids(gateway, created["batch"]["id"])
+        setup.add_fault(method, "*", close="before")
+        removal: tuple[Any, ...] = ("DELETE", f"/v1{path}/payments/{payment_id}")
+        if method == "PATCH":
+            removal = ("PATCH", f"/v1{path}", {"remove_payments": [{"id": payment_id}]})
+        assert (await gateway.request(*removal)).status == 500
+        service.faults.clear()
+        await setup.age_sent_writes()
+        response = await gateway.request(*removal)
+        batch = [*service.find_or_create_tenant().batches.values()][-1]
+        assert "Idempotent-Replayed" not in response.headers
+        assert (response.status == 200) == (not batch.payments), response.text
