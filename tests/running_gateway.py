@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -87,6 +88,17 @@ def build_settings(folder: Path, base_url: str, **sections: Mapping[str, Any]) -
     return Settings(**values)
 
 
+def build_clocks(
+    monotonic: Callable[[], float], wall_clock: Callable[[], float] = time.time
+) -> dict[str, ServiceClock]:
+    """The clocks of a gateway in which unanswered writes age by the clock ``monotonic``."""
+    clock = ServiceClock(wall_clock)
+    outcome_clock = copy.copy(clock)  # with the same measured skews
+    outcome_clock.wall = lambda: wall_clock() + monotonic() - time.monotonic()
+    outcome_clock.monotonic = monotonic
+    return {"clock": clock, "outcome_clock": outcome_clock}
+
+
 @asynccontextmanager
 async def open_gateway(
     folder: Path,
@@ -98,7 +110,7 @@ async def open_gateway(
     """Runs a gateway in front of ``base_url`` with one API key."""
     settings = build_settings(folder, base_url, **sections)
     await import_api_keys(settings, [KEY])
-    gateway_context = run_gateway(settings, monotonic=monotonic, lease_seconds=lease_seconds)
+    gateway_context = run_gateway(settings, **build_clocks(monotonic), lease_seconds=lease_seconds)
     async with gateway_context as running, aiohttp.ClientSession() as session:
         yield GatewayUnderTest(running, settings, session)
 
@@ -113,12 +125,8 @@ async def run_until_shutdown(
     """Runs a gateway as the command does, until the process gets SIGTERM."""
     shutdown = install_shutdown_event()
     lease_seconds = LEASE_TTL_SECONDS if lease_seconds is None else lease_seconds
-    running_gateway = run_gateway(
-        settings,
-        clock=ServiceClock(wall_clock),
-        monotonic=monotonic,
-        lease_seconds=lease_seconds,
-    )
+    clocks = build_clocks(monotonic, wall_clock)
+    running_gateway = run_gateway(settings, **clocks, lease_seconds=lease_seconds)
     async with running_gateway as running:
         on_start(running)
         await shutdown.wait()

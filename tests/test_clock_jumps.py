@@ -17,10 +17,15 @@ from sqlalchemy import select
 from gateway.server.app import run_gateway
 from gateway.storage import open_store
 from gateway.storage.tables import upstream_writes
-from gateway.upstream.clock import ServiceClock
 from tests.journal_check import check_journal
 from tests.recording_service import RecordingService, open_recording_service
-from tests.running_gateway import KEY, GatewayUnderTest, build_settings, import_api_keys
+from tests.running_gateway import (
+    KEY,
+    GatewayUnderTest,
+    build_clocks,
+    build_settings,
+    import_api_keys,
+)
 from tests.signed_requests import (
     SigningClient,
     build_response,
@@ -66,9 +71,7 @@ async def open_gateway_with_clocks(folder: Path) -> AsyncIterator[GatewayWithClo
         settings = build_settings(folder, recorder.url, upstream={"timeout_seconds": 1})
         await import_api_keys(settings, [KEY])
         async with (
-            run_gateway(
-                settings, clock=ServiceClock(wall_clock), monotonic=monotonic_clock
-            ) as running,
+            run_gateway(settings, **build_clocks(monotonic_clock, wall_clock)) as running,
             aiohttp.ClientSession() as session,
         ):
             yield GatewayWithClocks(

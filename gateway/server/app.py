@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -105,7 +104,7 @@ async def run_gateway(
     worker_ports: WorkerPorts | None = None,
     *,
     clock: ServiceClock | None = None,
-    monotonic: Callable[[], float] = time.monotonic,
+    outcome_clock: ServiceClock | None = None,
     lease_seconds: float = LEASE_TTL_SECONDS,
     create_client: Callable[..., UpstreamClient] = UpstreamClient,
 ) -> AsyncIterator[RunningGateway]:
@@ -117,7 +116,8 @@ async def run_gateway(
     check_settings_are_runnable(settings)
     # Loads the regions of all countries, which takes 0.1 s, before there are requests to stall.
     build_country("US")
-    clocks = Clocks(clock or ServiceClock(), monotonic, lease_seconds)
+    clock = clock or ServiceClock()
+    clocks = Clocks(clock, outcome_clock or clock, lease_seconds)
     # Entered in the order of their dependencies, so that a shutdown closes the ports first and the
     # database last.
     async with AsyncExitStack() as stack:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
@@ -53,13 +52,13 @@ Part = TypeVar("Part")
 class Clocks:
     """The clocks of a gateway, which tests replace.
 
-    ``service`` is used for request timestamps; ``monotonic`` decides when a write that is not
-    visible can no longer be executed. A process that does not renew its lease for
-    ``lease_seconds`` is considered dead.
+    ``service`` is used for request timestamps; ``outcome`` decides when a write that is not visible
+    can no longer be executed. A process that does not renew its lease for ``lease_seconds`` is
+    considered dead.
     """
 
     service: ServiceClock
-    monotonic: Callable[[], float] = time.monotonic
+    outcome: ServiceClock
     lease_seconds: float = LEASE_TTL_SECONDS
 
     def read_current_time(self) -> datetime:
@@ -153,7 +152,7 @@ class GatewayParts:
         )
         self.ids = AliasIds(store, settings.legacy.stand_ins)
         self.load = LoadShedder(settings.load)
-        self.outcome_policy = OutcomePolicy(self.journal, clocks.service, clocks.monotonic)
+        self.outcome_policy = OutcomePolicy(self.journal, clocks.outcome)
         self.executor = FlowExecutor(
             self.upstream,
             self.object_states,

@@ -65,9 +65,7 @@ class UnansweredWrite:
 
     number: int
     quiet_since: float
-    """By the monotonic clock, which tests may advance."""
-    really_quiet_since: float
-    """By the real monotonic clock."""
+    """By the monotonic clock."""
     recorded_at: float
     """Unix time at which the write was recorded, by the estimate of the service's clock at that
     time."""
@@ -78,12 +76,10 @@ class UnansweredWrite:
 class OutcomePolicy:
     """Decides what reads prove about a write; knows since when each write is without a response."""
 
-    def __init__(
-        self, journal: Journal, clock: ServiceClock, monotonic: Callable[[], float] | None = None
-    ) -> None:
+    def __init__(self, journal: Journal, clock: ServiceClock) -> None:
         self._journal = journal
         self._clock = clock
-        self.monotonic = monotonic or clock.monotonic
+        self.monotonic = clock.monotonic
         self._unanswered: dict[str, UnansweredWrite] = {}
         self._failed_reads: dict[Tenant, tuple[int, float]] = {}
         """How many reads have failed in a row, and until when, by the monotonic clock, none is tried."""
@@ -91,10 +87,9 @@ class OutcomePolicy:
     def record_unanswered_write(self, execution: OperationExecution, age_seconds: float) -> None:
         """Records that the last write was sent ``age_seconds`` ago and has no response."""
         if write := execution.write_in_doubt:
-            entered = write.recorded_at.timestamp()
-            now, really = self.monotonic() - age_seconds, self._clock.monotonic() - age_seconds
+            quiet_since = self.monotonic() - age_seconds
             self._unanswered[execution.operation_record.id] = UnansweredWrite(
-                write.number, now, really, entered
+                write.number, quiet_since, write.recorded_at.timestamp()
             )
 
     def record_takeover(self, execution: OperationExecution, record: OperationRecord) -> None:
@@ -166,7 +161,7 @@ class OutcomePolicy:
         self, record: OperationRecord, unanswered: UnansweredWrite | None
     ) -> float:
         """Estimates the service's time when the write was last known to be in flight."""
-        elapsed = self._clock.monotonic() - unanswered.really_quiet_since if unanswered else 0.0
+        elapsed = self.monotonic() - unanswered.quiet_since if unanswered else 0.0
         return self._clock.wall() + self._clock.offset(record.tenant.environment) - elapsed
 
     async def build_in_doubt_write(
