@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -39,6 +38,7 @@ from gateway.writes.recipient_locks import RecipientLocks
 from gateway.writes.reconciler import WriteReconciler
 from gateway.writes.retry_matching import (
     RetryMatcher,
+    WaitState,
     check_first_attempt,
     is_blocking,
     is_temporary_refusal,
@@ -55,24 +55,6 @@ RecordedResponse = tuple[LegacyResponse, OperationRecord | None]
 """A response, and the operation that is closed as soon as its client has received it."""
 
 log = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class _WaitState:
-    """How long a request waits for other operations, and the first attempt it belongs to."""
-
-    deadline: float
-    """When waiting ends, by the monotonic clock."""
-    received_at: tuple[float, float]
-    """When the request was received, by the monotonic and the wall clock."""
-    first_attempt: OperationRecord | None = None
-    """The operation of which the request is a retry."""
-    execution: OperationExecution | None = None
-    """The execution of the first attempt, if it runs in this process."""
-
-    @property
-    def first_attempt_id(self) -> str | None:
-        return None if self.first_attempt is None else self.first_attempt.id
 
 
 class IdempotencyGuard:
@@ -109,7 +91,7 @@ class IdempotencyGuard:
         BatchRoutedElsewhereError, FirstAttemptTranslatedError, or a Failure.
         """
         received_at = self._journal.find_receipt_time(write_request.caller.received_at)
-        wait_state = _WaitState(self._journal.monotonic() + self._wait_seconds, received_at)
+        wait_state = WaitState(self._journal.monotonic() + self._wait_seconds, received_at)
         try:
             # Repeated if the first attempt was not executed: this request takes its place.
             while True:
@@ -271,11 +253,10 @@ class IdempotencyGuard:
     # Retry or new operation
 
     async def _find_or_start_execution(
-        self, write_request: WriteRequest, wait_state: _WaitState, render_answer: RenderAnswer
+        self, write_request: WriteRequest, wait_state: WaitState, render_answer: RenderAnswer
     ) -> OperationExecution | RecordedResponse:
         """Returns a new or resumed execution to run, or the response of a first attempt."""
         record = await self._build_record_after_connection_resets(write_request, wait_state)
-        received_at = wait_state.received_at[0]
         unexecuted_id: str | None = None
         confirmed_ids: set[str] = set()
         while True:
@@ -283,7 +264,7 @@ class IdempotencyGuard:
             # Found out again each time: a deletion in doubt may turn out not to have happened.
             overwritten_ids: set[str] = set()
             rows, first_attempt = await self._retries.find_first_attempt(
-                record, write_request, received_at, id_, overwritten_ids
+                record, write_request, wait_state, overwritten_ids
             )
             if first_attempt is None and id_ != unexecuted_id:
                 if recorded := await self._find_first_attempt_response(
@@ -332,7 +313,7 @@ class IdempotencyGuard:
                 return recorded
 
     async def _join_first_attempt(
-        self, first_attempt: OperationRecord, record: OperationRecord, wait_state: _WaitState
+        self, first_attempt: OperationRecord, record: OperationRecord, wait_state: WaitState
     ) -> bool:
         """Gives a first attempt without an Idempotency-Key that of its retry.
 
@@ -340,9 +321,7 @@ class IdempotencyGuard:
         may have changed, and has to be looked for again.
         """
         # Until its delivery is reported, it is open whether this request is a retry of it.
-        if self._retries.is_response_being_delivered(
-            first_attempt, record, wait_state.received_at[0], wait_state.first_attempt_id
-        ):
+        if self._retries.is_response_being_delivered(first_attempt, record, wait_state):
             await self._wait_briefly(first_attempt.id, wait_state.deadline)
             return False
         if (key_digest := record.idempotency) is None or first_attempt.idempotency is not None:
@@ -358,7 +337,7 @@ class IdempotencyGuard:
         return False
 
     async def _build_record_after_connection_resets(
-        self, write_request: WriteRequest, wait_state: _WaitState
+        self, write_request: WriteRequest, wait_state: WaitState
     ) -> OperationRecord:
         """Builds the record, after other processes have saved the resets that they know of."""
         caller = write_request.caller
@@ -380,7 +359,7 @@ class IdempotencyGuard:
         self,
         record: OperationRecord,
         write_request: WriteRequest,
-        wait_state: _WaitState,
+        wait_state: WaitState,
         rows: list[OperationRecord],
     ) -> OperationExecution | None:
         # It may have waited long for others; its client may be gone and have retried elsewhere.
@@ -442,7 +421,7 @@ class IdempotencyGuard:
         return response, execution.operation_record
 
     async def _find_first_attempt_response(
-        self, wait_state: _WaitState, write_request: WriteRequest, render_answer: RenderAnswer
+        self, wait_state: WaitState, write_request: WriteRequest, render_answer: RenderAnswer
     ) -> RecordedResponse | None:
         """Returns the response of a closed first attempt; raises Unknown if it was deleted."""
         if wait_state.first_attempt is None:
@@ -462,7 +441,7 @@ class IdempotencyGuard:
         self,
         record: OperationRecord,
         rows: list[OperationRecord],
-        wait_state: _WaitState,
+        wait_state: WaitState,
         *,
         waits_for_running: bool,
     ) -> bool:

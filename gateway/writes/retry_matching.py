@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 from gateway.storage.operation_records import OperationRecord
 from gateway.writes.journal import Journal
+from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.reconciler import WriteReconciler
 from gateway.writes.states import ANSWERED, DONE, IN_DOUBT, RUNNING
 from gateway.writes.write_request import WriteRequest
@@ -48,6 +50,24 @@ class FirstAttemptTranslatedError(Exception):
     """The request to forward is a retry of one that was translated; nothing was sent."""
 
 
+@dataclass(slots=True)
+class WaitState:
+    """How long a request waits for other operations, and the first attempt it belongs to."""
+
+    deadline: float
+    """When waiting ends, by the monotonic clock."""
+    received_at: tuple[float, float]
+    """When the request was received, by the monotonic and the wall clock."""
+    first_attempt: OperationRecord | None = None
+    """The operation of which the request is a retry."""
+    execution: OperationExecution | None = None
+    """The execution of the first attempt, if it runs in this process."""
+
+    @property
+    def first_attempt_id(self) -> str | None:
+        return None if self.first_attempt is None else self.first_attempt.id
+
+
 class RetryMatcher:
     """Compares a request with the operations that are related to it."""
 
@@ -67,14 +87,13 @@ class RetryMatcher:
         self,
         record: OperationRecord,
         write_request: WriteRequest,
-        received_at: float,
-        first_attempt_id: str | None,
+        wait_state: WaitState,
         overwritten_ids: set[str],
     ) -> tuple[list[OperationRecord], OperationRecord | None]:
         """Loads the related operations, and finds the one of which a request is a retry.
 
-        The arguments are those of `is_retry`; ``overwritten_ids`` collects the operations whose
-        outcome others have overwritten before the request came.
+        ``overwritten_ids`` collects the operations whose outcome others have overwritten before the
+        request came.
         """
         operation = write_request.operation
         kept_ids: set[str] = set()
@@ -84,18 +103,14 @@ class RetryMatcher:
                 return rows, None
             candidates = (row for row in rows if row.id not in overwritten_ids)
             first_attempt = next(
-                (
-                    row
-                    for row in candidates
-                    if self.is_retry(row, record, operation, received_at, first_attempt_id)
-                ),
+                (row for row in candidates if self.is_retry(row, record, operation, wait_state)),
                 None,
             )
             if (
                 first_attempt is None
-                or first_attempt.id == first_attempt_id
+                or first_attempt.id == wait_state.first_attempt_id
                 or first_attempt.id in kept_ids
-                or self._has_ended_after(first_attempt, record, received_at)
+                or self._has_ended_after(first_attempt, record, wait_state)
             ):
                 return rows, first_attempt
             is_overwritten = await self._is_overwritten(
@@ -134,7 +149,7 @@ class RetryMatcher:
         return rows
 
     def _has_ended_after(
-        self, row: OperationRecord, record: OperationRecord, received_at: float
+        self, row: OperationRecord, record: OperationRecord, wait_state: WaitState
     ) -> bool:
         """Whether an operation runs, or ended after the request came, which is a copy of it then."""
         if row.state not in (DONE, ANSWERED):
@@ -143,7 +158,7 @@ class RetryMatcher:
         if row.ended_at is not None:
             return row.ended_at >= record.started_at
         ended_at = self._journal.ended_at.get(row.id)
-        return ended_at is not None and ended_at >= received_at
+        return ended_at is not None and ended_at >= wait_state.received_at[0]
 
     async def _is_overwritten(
         self, row: OperationRecord, record: OperationRecord, request: Request
@@ -175,13 +190,9 @@ class RetryMatcher:
         row: OperationRecord,
         record: OperationRecord,
         operation: Operation,
-        received_at: float,
-        first_attempt_id: str | None,
+        wait_state: WaitState,
     ) -> bool:
         """Whether the request is a retry of ``row``: by its Idempotency-Key, or identical and open.
-
-        ``received_at`` is when the request was received, by the monotonic clock;
-        ``first_attempt_id`` is the operation of which it was found to be a retry before, if any.
 
         An open connection of the first attempt proves nothing: a load balancer may hold it after
         the client has left (contract, section 7).
@@ -192,13 +203,13 @@ class RetryMatcher:
         is_possible = record.has_same_request(row) and None in (row.idempotency, record.idempotency)
         if operation.method == "GET" or not is_possible:
             return False
-        if self._has_ended_since(row, record, received_at):
+        if self._has_ended_since(row, record, wait_state):
             return True
         if not row.is_open or row.started_at < self._journal.compute_time_before(RETRY_WINDOW):
             return False
         if not self._journal.replay_seconds and self._journal.deliveries.is_delivered(row):
             return False
-        if self._joins_running or row.id == first_attempt_id:
+        if self._joins_running or row.id == wait_state.first_attempt_id:
             return True
         # A takeover (fence > 0) means that the first attempt's process has ended, so its client has
         # no response.
@@ -208,21 +219,14 @@ class RetryMatcher:
         return not is_running or self._journal.is_client_disconnected(row) or self.is_resumed(row)
 
     def is_response_being_delivered(
-        self,
-        row: OperationRecord,
-        record: OperationRecord,
-        received_at: float,
-        first_attempt_id: str | None,
+        self, row: OperationRecord, record: OperationRecord, wait_state: WaitState
     ) -> bool:
-        """Whether another process is about to record that the response was delivered, or was not.
-
-        ``received_at`` is when the request was received, by the monotonic clock.
-        """
+        """Whether another process is about to record that the response was delivered, or was not."""
         if self._journal.replay_seconds:
             return False  # the request is a retry in either case
-        if self._journal.monotonic() - received_at > DELIVERY_REPORT_SECONDS:
+        if self._journal.monotonic() - wait_state.received_at[0] > DELIVERY_REPORT_SECONDS:
             return False  # the first client does not read its response; this one waits
-        is_joined = _has_same_idempotency_key(row, record) or row.id == first_attempt_id
+        is_joined = _has_same_idempotency_key(row, record) or row.id == wait_state.first_attempt_id
         if not is_joined and self._journal.deliveries.is_acknowledgement_pending(row):
             return True
         # A process that is gone reports nothing any more.
@@ -230,7 +234,7 @@ class RetryMatcher:
         return row.state == DONE and not is_joined and not is_reported
 
     def _has_ended_since(
-        self, row: OperationRecord, record: OperationRecord, received_at: float
+        self, row: OperationRecord, record: OperationRecord, wait_state: WaitState
     ) -> bool:
         """Whether ``row``, the same request, ended shortly before ``record`` came, or after.
 
@@ -248,7 +252,8 @@ class RetryMatcher:
             return False
         # ``row.ended_at`` is its delivery with ``replay_seconds``, which may be after the arrival.
         ended_at = self._journal.ended_at.get(row.id)
-        if ended_at is not None and ended_at >= received_at - self._journal.replay_seconds:
+        earliest_end = wait_state.received_at[0] - self._journal.replay_seconds
+        if ended_at is not None and ended_at >= earliest_end:
             return True
         # By the monotonic clock only, if no other process may have replayed its response since: a
         # clock that is set back, perhaps before a restart, must not make a retry of a request.
