@@ -69,13 +69,13 @@ class Modes:
         key_mode = self._switches.get((key.tenant, key.name, group))
         return key_mode or self._switches.get((key.tenant, "", group), TRANSLATE)
 
-    async def refresh(self) -> None:
-        """Loads the modes if any has changed; raises StoreUnavailable."""
+    async def refresh(self, counts: ChangeCounts | None = None) -> None:
+        """Loads the modes if any has changed by ``counts``, or now; raises StoreUnavailable."""
         # The poll and the key store's hook may run concurrently.
         async with self._refresh_lock:
             # The count is read first, so that the next poll sees a switch between the two queries.
-            count = (await load_change_counts(self._store)).get(CHANGES, 0)
-            if count != self._switch_count:
+            counts = await load_change_counts(self._store) if counts is None else counts
+            if (count := counts.get(CHANGES, 0)) != self._switch_count:
                 switches = await list_mode_switches(self._store)
                 self._log_changes(switches)
                 # Without an await, so that a request never sees half of a switch.
@@ -85,11 +85,6 @@ class Modes:
                 self.switched_tenants = frozenset(switch.tenant for switch in switches)
             # Set last: if loading fails, the next poll tries again.
             self._switch_count = count
-
-    async def reload_if_changed(self, counts: ChangeCounts) -> None:
-        """Listens to the change poller; raises StoreUnavailable."""
-        if counts.get(CHANGES, 0) != self._switch_count:
-            await self.refresh()
 
     def _log_changes(self, switches: list[ModeSwitch]) -> None:
         # Skipped for the first load, which would log every mode as a change.
@@ -113,5 +108,5 @@ async def open_modes(store: Store, key_store: ApiKeyStore, change_poller: Change
     modes = Modes(store)
     await modes.refresh()
     key_store.add_refresh_hook(modes.refresh)
-    change_poller.add_listener(modes.reload_if_changed)
+    change_poller.add_listener(modes.refresh)
     return modes
