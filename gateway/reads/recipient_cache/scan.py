@@ -46,7 +46,7 @@ async def fetch_rows_if_single_page(
 ) -> list[Row] | None:
     """Fetches the list if one page contains all rows; None if not, or if that is unknown."""
     try:
-        page = await _fetch_page(question, FIRST_PAGE, PAGE_SIZE, call_service)
+        page = await _Scan(question, call_service).fetch_page(FIRST_PAGE)
     except Refused as error:
         if question.prefilter or error.status not in (400, 406):
             raise
@@ -58,7 +58,7 @@ async def fetch_rows_if_single_page(
 async def fetch_all_rows(question: ListQuery, call_service: CallService) -> list[Row]:
     """Fetches all rows that pass the prefilter."""
     for _ in range(MAX_SCANS):
-        pages = await _fetch_all_pages(question, call_service)
+        pages = await _Scan(question, call_service).fetch_all_pages()
         if pages is None:
             continue
         rows = {str(row["id"]): row for page in pages for row in page.rows}
@@ -68,67 +68,70 @@ async def fetch_all_rows(question: ListQuery, call_service: CallService) -> list
     raise Unreachable("the list kept changing while it was read")
 
 
-async def _fetch_all_pages(
-    question: ListQuery, call_service: CallService
-) -> list[ScannedPage] | None:
-    """Fetches every page; None if rows moved between pages meanwhile.
+@dataclass(slots=True)
+class _Scan:
+    question: ListQuery
+    call_service: CallService
+    page_size: int | None = PAGE_SIZE
+    """None for the service's default."""
 
-    The last page is read before the others and again after them: any row that was removed or
-    inserted meanwhile has changed the last page.
-    """
-    size: int | None = PAGE_SIZE
-    try:
-        first = await _fetch_page(question, FIRST_PAGE, size, call_service)
-    except Refused as error:
-        if not error.has_field_problem("invalid_field", "pageSize"):
-            raise
-        size = None  # the service refuses this size; use its default
-        first = await _fetch_page(question, FIRST_PAGE, size, call_service)
-    if first.page_count is None:
-        pages = await _fetch_pages(question, math.inf, 1, size, call_service)
-        # Twice, unless the first contains all: rows that moved between pages meanwhile differ.
-        if len(pages) <= FIRST_PAGE:
-            return pages or [first]
-        pages_again = await _fetch_pages(question, math.inf, 1, size, call_service)
-        return pages_again if _list_row_ids(pages) == _list_row_ids(pages_again) else None
-    if first.page_count <= FIRST_PAGE:
-        return [first]
-    last = await _fetch_page(question, first.page_count, size, call_service)
-    other_count = first.page_count - 1
-    task_count = min(MAX_PARALLEL_PAGES, other_count)
-    other_pages = await _fetch_pages(question, other_count, task_count, size, call_service)
-    if len(other_pages) < other_count and last.rows:
-        return None
-    last_again = await _fetch_page(question, first.page_count, size, call_service)
-    is_same = _list_row_ids([last]) == _list_row_ids([last_again])
-    return [*other_pages, last_again] if is_same else None
+    async def fetch_all_pages(self) -> list[ScannedPage] | None:
+        """Fetches every page; None if rows moved between pages meanwhile.
 
+        The last page is read before the others and again after them: any row that was removed or
+        inserted meanwhile has changed the last page.
+        """
+        try:
+            first = await self.fetch_page(FIRST_PAGE)
+        except Refused as error:
+            if not error.has_field_problem("invalid_field", "pageSize"):
+                raise
+            self.page_size = None  # the service refuses this size
+            first = await self.fetch_page(FIRST_PAGE)
+        if first.page_count is None:
+            pages = await self._fetch_pages(math.inf, 1)
+            # Twice, unless the first contains all: rows that moved between pages meanwhile differ.
+            if len(pages) <= FIRST_PAGE:
+                return pages or [first]
+            pages_again = await self._fetch_pages(math.inf, 1)
+            return pages_again if _list_row_ids(pages) == _list_row_ids(pages_again) else None
+        if first.page_count <= FIRST_PAGE:
+            return [first]
+        last = await self.fetch_page(first.page_count)
+        other_count = first.page_count - 1
+        other_pages = await self._fetch_pages(other_count, min(MAX_PARALLEL_PAGES, other_count))
+        if len(other_pages) < other_count and last.rows:
+            return None
+        last_again = await self.fetch_page(first.page_count)
+        is_same = _list_row_ids([last]) == _list_row_ids([last_again])
+        return [*other_pages, last_again] if is_same else None
 
-async def _fetch_pages(
-    question: ListQuery,
-    max_pages: float,
-    task_count: int,
-    size: int | None,
-    call_service: CallService,
-) -> list[ScannedPage]:
-    """Fetches pages until one has no new rows: a service may report more pages than it has."""
-    numbers = count(FIRST_PAGE)
-    pages_by_number = dict[int, ScannedPage]()
-    seen_ids = set[str]()
-    last_number = max_pages
+    async def _fetch_pages(self, max_pages: float, task_count: int) -> list[ScannedPage]:
+        """Fetches pages until one has no new rows: a service may report more pages than it has."""
+        numbers = count(FIRST_PAGE)
+        pages_by_number = dict[int, ScannedPage]()
+        seen_ids = set[str]()
+        last_number = max_pages
 
-    async def fetch_pages() -> None:
-        nonlocal last_number
-        while (number := next(numbers)) <= last_number:
-            page = await _fetch_page(question, number, size, call_service)
-            if seen_ids.issuperset(_list_row_ids([page])):
-                last_number = min(last_number, number)
-            else:
-                seen_ids.update(_list_row_ids([page]))
-                pages_by_number[number] = page
+        async def fetch_pages() -> None:
+            nonlocal last_number
+            while (number := next(numbers)) <= last_number:
+                page = await self.fetch_page(number)
+                if seen_ids.issuperset(_list_row_ids([page])):
+                    last_number = min(last_number, number)
+                else:
+                    seen_ids.update(_list_row_ids([page]))
+                    pages_by_number[number] = page
 
-    await gather_all([fetch_pages() for _ in range(task_count)])
-    return [pages_by_number[number] for number in sorted(pages_by_number)]
+        await gather_all([fetch_pages() for _ in range(task_count)])
+        return [pages_by_number[number] for number in sorted(pages_by_number)]
+
+    async def fetch_page(self, number: int) -> ScannedPage:
+        paging = {"page": str(number)}
+        paging |= {"pageSize": str(self.page_size)} if self.page_size else {}
+        query = {**paging, **self.question.prefilter, **self.question.scan_sort}
+        body = await self.call_service(Call("GET", self.question.path, query=query))
+        return parse_page(body, self.question, number)
 
 
 async def gather_all(coroutines: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
@@ -143,14 +146,6 @@ async def gather_all(coroutines: Sequence[Coroutine[Any, Any, Result]]) -> list[
 
 def _list_row_ids(pages: list[ScannedPage]) -> list[str]:
     return [str(row["id"]) for page in pages for row in page.rows]
-
-
-async def _fetch_page(
-    question: ListQuery, number: int, size: int | None, call_service: CallService
-) -> ScannedPage:
-    paging = {"page": str(number)} | ({"pageSize": str(size)} if size else {})
-    query = {**paging, **question.prefilter, **question.scan_sort}
-    return parse_page(await call_service(Call("GET", question.path, query=query)), question, number)
 
 
 def parse_page(body: JSON, question: ListQuery, number: int) -> ScannedPage:
