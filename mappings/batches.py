@@ -10,6 +10,7 @@ from functools import partial
 from mappings import batch_bodies, batch_lists, legacy, money, outcome_rules
 from mappings.batch_bodies import collect_sent_payments
 from mappings.batch_changes import edit_batch_payments, list_payment_ids_to_load
+from mappings.batch_creation_outcomes import build_batch_creation_call
 from mappings.batch_locks import (
     acquire_batch_lock,
     build_finished_change_facts,
@@ -102,7 +103,7 @@ def create_batch(request: Request) -> Flow:
         batch_bodies.map_payment_field_names_to_client,
     )
     try:
-        response = yield outcome_rules.build_batch_creation_call(payload, field_names)
+        response = yield build_batch_creation_call(payload, field_names)
     except Refused as refusal:
         raise convert_not_found_to_invalid_field(refusal) from None
     created, now = extract_batch(response), format_timestamp(request.now)

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from mappings import money, outcome_rules
 from mappings.batch_bodies import SentPayment, apply_payment_changes, build_batch_body
+from mappings.batch_creation_outcomes import build_batch_creation_call
 from mappings.batch_locks import (
     acquire_batch_lock,
     build_finished_change_facts,
@@ -260,7 +261,7 @@ def _recreate_in_currency(batch: Batch, request: Request, edit_call: Call, edit:
     body = build_batch_body(currency, description, entries, memo=memo)
     field_names = {"currency": "sourceCurrency", "description": "description"}
     field_map: Mapping[str, str] = ChainMap(field_names, edit_call.field_map)  # type: ignore[arg-type] # it is only read
-    call = outcome_rules.build_batch_creation_call(body, field_map)
+    call = build_batch_creation_call(body, field_map)
     upstream_id = extract_batch(
         (yield from call_service_under_batch_lock(batch, call, convert_not_found_to_invalid_field))
     )["id"]
@@ -405,7 +406,7 @@ def submit_draft(batch: Batch, request: Request) -> SubFlow:
     body = build_batch_body(
         str(batch.currency), description, batch.entries, memo=request.options.send_memo
     )
-    call = outcome_rules.build_batch_creation_call(body)
+    call = build_batch_creation_call(body)
     convert_refusal = partial(_add_payment_ids_to_refusal, batch.entries)
     response = yield from call_service_under_batch_lock(batch, call, convert_refusal)
     upstream_id = extract_batch(response)["id"]

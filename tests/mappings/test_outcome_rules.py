@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from mappings import money, outcome_matching
+from mappings.batch_creation_outcomes import build_batch_creation_outcome_rule
 from mappings.effects import (
     Absent,
     Call,
@@ -24,7 +25,6 @@ from mappings.effects import (
 )
 from mappings.failures import Unreachable
 from mappings.outcome_rules import (
-    build_batch_creation_outcome_rule,
     build_batch_edit_outcome_rule,
     build_payment_add_outcome_rule,
 )
