@@ -95,7 +95,11 @@ def _select_batches_paying_same(
         if row["id"] in write.claimed_ids:
             continue
         summary = yield from fetch_summary_if_exists(row["id"])
-        if summary is None or not is_created_after_write(extract_batch(summary), write):
+        # Another replica may lack what the list shows; as absent, it would be created again.
+        if summary is None:
+            return Inconclusive(f"the service lists {row['id']}, but does not show it")
+        batch = extract_batch(summary)
+        if not is_created_after_write(batch, write):
             continue
         if (payments := find_all_payments(summary)) is None or not all(
             map(has_recipient, payments)

@@ -10,6 +10,8 @@ from tests.running_gateway import GatewayUnderTest
 from tests.signed_requests import SigningClient, send_raw
 from tests.simulator import Fault, Service
 
+NOT_FOUND = b'{"ok":false,"errors":[{"code":"not_found","message":"Object not found."}]}'
+
 
 async def load_service_summary(gateway: GatewayUnderTest, service: Service) -> dict[str, Any]:
     """Returns the body with which the service shows its only batch."""
@@ -23,3 +25,8 @@ def show_summary(service: Service, summary: dict[str, Any]) -> None:
     """Lets the service show this summary until its faults are cleared."""
     body = json.dumps(summary).encode()
     service.faults.append(Fault("GET", "/v1/batch/*/summary", status=200, body=body, times=100))
+
+
+def hide_path(service: Service, path: str) -> None:
+    """Lets the service answer reads of a path with 404 until its faults are cleared."""
+    service.faults.append(Fault("GET", path, status=404, body=NOT_FOUND, times=100))

@@ -15,16 +15,9 @@ from tests.payouts import (
     open_gateway_and_service,
     request_successfully,
 )
-from tests.service_summaries import load_service_summary, show_summary
+from tests.service_summaries import hide_path, load_service_summary, show_summary
 from tests.signed_requests import send_signed
 from tests.simulator import Fault, Service
-
-NOT_FOUND = b'{"ok":false,"errors":[{"code":"not_found","message":"Object not found."}]}'
-
-
-def hide_path(service: Service, path: str) -> None:
-    """Lets the service answer reads of a path with 404 until its faults are cleared."""
-    service.faults.append(Fault("GET", path, status=404, body=NOT_FOUND, times=100))
 
 
 async def test_batch_just_created_and_deleted_elsewhere_is_not_found(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from tests.payouts import (
     load_payment_ids,
     request_successfully,
 )
+from tests.service_summaries import hide_path
 from tests.signed_requests import SigningClient, send_signed
 
 CLIENT = SigningClient()
@@ -261,3 +262,17 @@ async def test_start_looks_for_the_batch_of_a_create_in_doubt(
         path = f"/batches/{lost_id}/start-processing"
         status, answer, _ = await send(setup, interface, path)
         assert status == 200, answer
+
+
+async def test_listed_batch_without_a_summary_may_be_that_of_a_create_in_doubt(
+    tmp_path: Path,
+) -> None:
+    """Another replica of the service may not have it yet; the retry would create a second one."""
+    async with open_operated_gateway(tmp_path, seconds=1) as setup:
+        body = await lose_batch_create(setup)
+        hide_path(setup.service, "/v1/batch/*/summary")
+        await setup.age_sent_writes()
+        await require_temporary_refusal(setup, "legacy", "/batches", body)
+        setup.service.faults.clear()
+        await request_successfully(setup.gateway, "POST", "/batches", body)
+        assert len(list_batches(setup)) == 1
