@@ -95,7 +95,7 @@ def build_payment_add_outcome_rule(
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         if (summary := (yield from fetch_summary_if_exists(upstream_id))) is None:
-            return Absent()  # the batch was deleted, and pays nobody
+            return _determine_outcome_without_batch(write)
         named_id = write.operator_object_id
         shown_payments = find_payments(summary, allows_page=True) or ()
         rows = [row for row in shown_payments if row.get("id") not in known_ids]
@@ -146,6 +146,14 @@ def build_payment_add_outcome_rule(
         return match
 
     return read_outcome
+
+
+def _determine_outcome_without_batch(write: InDoubtWrite) -> Absent | Inconclusive:
+    """Determines the outcome of a change of a batch that the service does not show."""
+    # It had the batch before the write, and another replica may lack it for a while.
+    if write.is_recent:
+        return Inconclusive("the service does not show the batch")
+    return Absent()  # the batch was deleted, and pays nobody
 
 
 def _fetch_payment_of_batch(
@@ -236,7 +244,7 @@ def build_batch_edit_outcome_rule(
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         if (summary := (yield from fetch_summary_if_exists(upstream_id))) is None:
-            return Absent()  # the batch was deleted, and pays nobody
+            return _determine_outcome_without_batch(write)
         # Keyed by the service's ids, because a batch that was a draft has payments with other ids.
         old_by_id = {str(row["upstream"]): row for row in payments if row.get("upstream")}
         shown_by_id = {str(row.get("id")): row for row in extract_payments(summary)}

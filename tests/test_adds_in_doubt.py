@@ -13,6 +13,7 @@ from gateway.simulator.state import Payment
 from tests.operator_commands import OperatedGateway, open_operated_gateway, wait_until_async
 from tests.payouts import create_batch, create_recipient, load_payment_ids, request_successfully
 from tests.running_gateway import GatewayResponse
+from tests.service_summaries import hide_path
 from tests.test_lost_batch_creates import create_batch_elsewhere
 
 ADD_PATH = "/v1/batches/*/payments"
@@ -430,3 +431,25 @@ async def test_unknown_payment_of_a_batch_created_elsewhere_proves_no_add(
         await wait_until_async(day.is_settled)
         assert (await add_payment_by(method, day, "5.00")).status == 200
         assert len(setup.service.require_batch(batch).payments) == 2
+
+
+@pytest.mark.parametrize("is_edit", [False, True], ids=["add", "edit"])
+async def test_batch_that_is_not_shown_for_a_while_does_not_prove_that_nothing_was_added(
+    is_edit: bool, tmp_path: Path
+) -> None:
+    """Another replica of the service may lack it; the retry would pay the recipient twice."""
+    async with open_operated_gateway(tmp_path) as setup:
+        day = await BatchInDoubt.create(setup)
+        request: tuple[str, str, Any] = ("POST", f"{day.path}/payments", day.build_payment("11.00"))
+        if is_edit:
+            request = ("PATCH", day.path, {"payments": [day.build_payment("11.00")]})
+        setup.add_fault(request[0], "/v1/batches/*" if is_edit else ADD_PATH, close="after")
+        assert (await setup.gateway.request(*request)).status == 500
+        hide_path(setup.service, "/v1/batch/*/summary")
+        setup.clock.ahead_seconds += 45
+        response = await setup.gateway.request(*request)
+        assert (response.status, "Retry-After" in response.headers) == (500, True), response.text
+        setup.service.faults.clear()
+        response = await setup.gateway.request(*request)
+        assert response.status == 200, response.text
+        assert await day.load_amounts() == ["10.00", "11.00"]
