@@ -6,6 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from mappings.batch_views import EDITABLE_STATUSES, derive_batch_status
 from mappings.effects import (
     JSON,
     Call,
@@ -18,6 +19,7 @@ from mappings.effects import (
 )
 from mappings.failures import NoSuchOperation
 from mappings.lazy_sequences import map_rows
+from mappings.objects import drop_nulls
 from mappings.outcome_matching import (
     JSONObject,
     PaymentTest,
@@ -30,6 +32,7 @@ from mappings.outcome_matching import (
     is_possible_payment,
     is_same_payment,
     is_shown_value_compatible,
+    parse_creation_time,
     select_created_object,
 )
 from mappings.outcome_rules import (
@@ -78,6 +81,10 @@ def build_batch_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
             matching_rows, write, is_full_match=lambda row: row["id"] in exact_ids
         )
         if isinstance(match, dict):
+            # Of a new one no client has the id, so that one without a date that was started is older.
+            is_started = derive_batch_status(match.get) not in (None, *EDITABLE_STATUSES)
+            if is_started and parse_creation_time(match) is None:
+                return Inconclusive(f"{match['id']}, which has no date, may be older")
             return Confirmed({"batch": {"id": match["id"]}}, object_id=match["id"])
         return match
 
@@ -106,7 +113,7 @@ def _select_batches_paying_same(
         ):
             return Inconclusive(f"the service does not show the payments of {row['id']}")
         if _has_same_payments(body, summary, is_same_payment):
-            matching_rows.append(row)
+            matching_rows.append({**row, **drop_nulls(batch), "id": row["id"]})
             if _has_same_payments(body, summary, is_exact_payment):
                 exact_ids.add(row["id"])
         elif _has_same_payments(body, summary, is_possible_payment):

@@ -117,12 +117,17 @@ def select_created_object(
 
 def is_created_after_write(row: JSONObject, write: InDoubtWrite) -> bool:
     """Whether an object was created since the write was sent; True if it has no readable date."""
+    created_at = parse_creation_time(row)
+    # Without a date nothing contradicts it, so the other fields have to decide.
+    return created_at is None or created_at >= write.not_before
+
+
+def parse_creation_time(row: JSONObject) -> datetime | None:
     try:
         created_at = datetime.fromisoformat(str(row.get("createdAt")))
     except ValueError:
-        # Without a date nothing contradicts it, so the other fields have to decide.
-        return True
-    return created_at >= write.not_before if created_at.tzinfo else True
+        return None
+    return created_at if created_at.tzinfo else None
 
 
 def is_shown_value_compatible(expected: JSON, actual: JSON) -> bool:

@@ -276,3 +276,30 @@ async def test_listed_batch_without_a_summary_may_be_that_of_a_create_in_doubt(
         setup.service.faults.clear()
         await request_successfully(setup.gateway, "POST", "/batches", body)
         assert len(list_batches(setup)) == 1
+
+
+@pytest.mark.parametrize("is_started", [False, True], ids=["open", "started"])
+async def test_undated_batch_that_was_started_is_not_taken_for_a_lost_one(
+    is_started: bool, tmp_path: Path
+) -> None:
+    """It may be of long ago: a client does not start a batch whose id it did not get."""
+    async with open_operated_gateway(tmp_path, seconds=1) as setup:
+        recipient = await create_recipient(setup.gateway)
+        old_id = await create_batch_elsewhere(setup, recipient)
+        if is_started:
+            path = f"/batches/{old_id}/start-processing"
+            assert (await send_signed(setup.gateway, "POST", path)).status == 200
+        for path, key in (("/batches", "batches"), (f"/batch/{old_id}/summary", "batchSummary")):
+            shown = (await send_signed(setup.gateway, "GET", path)).parse_json
+            for batch in shown[key] if key == "batches" else [shown[key]]:
+                del batch["createdAt"]
+            data = json.dumps(shown).encode()
+            setup.add_fault("GET", f"/v1{path}", status=200, body=data, times=10_000)
+        setup.add_fault("POST", "/v1/batches", close="before")
+        payment = {"recipient": {"id": recipient}, "sourceAmount": "5.00"}
+        body = {"sourceCurrency": "USD", "payments": [payment]}
+        await require_temporary_refusal(setup, "legacy", "/batches", body)
+        await setup.age_sent_writes()
+        status, answer, is_retryable = await send(setup, "legacy", "/batches", body)
+        assert (status, is_retryable) == ((500, True) if is_started else (200, False)), answer
+        assert list_batches(setup) == [old_id]
