@@ -202,6 +202,20 @@ async def test_service_that_answers_with_errors_is_reported_and_writes_say_wait(
         assert (await load_page(gateway, "/readyz"))[1]["status"] == "ok"
 
 
+async def test_write_in_doubt_says_to_mend_refused_credentials(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path) as setup:
+        setup.add_fault("GET", "/v1/recipients", times=99, status=401, body=REFUSAL)
+        setup.add_fault("POST", "/v1/recipients", status=500)
+        body = {"type": "business", "name": "Acme", "email": "a@example.com"}
+        assert (await setup.gateway.request("POST", "/v1/recipients", body)).status == 500
+        assert (await setup.gateway.request("GET", "/v1/recipients")).status == 403
+        text = (await load_page(setup.gateway, "/writes"))[1]
+    assert "keys verify" in text
+    assert "mend that first" in text
+    assert "writes settle" in text, "the refused credentials may be those of another merchant"
+    assert "nothing to do yet" not in text
+
+
 async def test_pages_for_missing_edit_paths_are_no_failure_of_the_service(tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path) as setup:
         recipient = await create_recipient(setup.gateway)

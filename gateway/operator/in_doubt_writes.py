@@ -15,6 +15,7 @@ from gateway.storage.id_rows import load_current_ids_by_legacy_id, load_legacy_i
 from gateway.storage.operation_records import OPERATOR_OUTCOMES, OperationRecord, Write
 from gateway.storage.operations import OperationRepository
 from gateway.storage.tenants import Tenant
+from gateway.upstream.service_problems import REFUSAL
 from gateway.writes import states
 from gateway.writes.step_records import FLOW_CHANGED_REASON
 from mappings.current import ID_PATTERN, Endpoint, find_documented_endpoint
@@ -112,6 +113,12 @@ def _advise_during_outage(write: WriteInDoubt, faults: Mapping[str, str | None])
     problem = next(filter(None, (faults.get(f"{kind}.{environment}") for kind in kinds)), None)
     if problem is None:
         return write.to_do
+    # Not an outage: only an operator ends it, and it names no merchant, so others may be meant.
+    if problem.startswith(REFUSAL):
+        return (
+            "run `payout-gateway keys verify`: if the service refuses this merchant, mend that first, and the "
+            f"gateway finds out the outcome. Otherwise {write.to_do}"
+        )
     then = "The gateway finds out the outcome when the service is back"
     if is_forwarded:
         then = f"When it is back, {write.to_do}"
