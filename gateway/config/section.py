@@ -64,13 +64,15 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _refuse_boolean_as_number(cls, value: Any, info: ValidationInfo) -> Any:
+    def _refuse_boolean_as_number_and_nul(cls, value: Any, info: ValidationInfo) -> Any:
         # Python, and so pydantic, takes true for 1: a port `true` would be port 1.
         if (
             isinstance(value, bool)
             and cls.model_fields[str(info.field_name)].annotation in _NUMBERS
         ):
             raise ValueError("must be a number, not true or false")
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("must not contain a NUL character")
         return value
 
 

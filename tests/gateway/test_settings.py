@@ -217,6 +217,8 @@ def test_invalid_value_is_named_with_its_line(line: str, key: str) -> None:
         ("server.trusted_proxies = 5", "server.trusted_proxies: must be a list, in square brackets"),
         ("server.trusted_proxies = ['x']", "server.trusted_proxies.0: must be an address or a network such as 192.0.2.0/24"),
         ("load.queue_seconds = false", "load.queue_seconds: must be a number, not true or false"),
+        ('upstream.ca_file = "\\u0000"', "upstream.ca_file: must not contain a NUL character"),
+        ('state.encryption_key_file = "x\\u0000"', "state.encryption_key_file: must not contain a NUL character"),
         ("load.queue_seconds = 'soon'", "load.queue_seconds: must be a number"),
         ("comparing.sample = 0", "comparing.sample: must be more than 0.0"),
         ("legacy.send_memo = 'maybe'", "legacy.send_memo: must be true or false"),
