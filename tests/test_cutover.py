@@ -687,7 +687,7 @@ async def test_unreadable_list_is_an_error_and_not_an_empty_list(tmp_path: Path)
         assert "/recipients cannot be read: it answers without a list of recipients" in output
 
 
-@pytest.mark.parametrize("row", [b"{}", b'{"id":5}', b'{"id":"../batches","payout":{}}'])
+@pytest.mark.parametrize("row", [b"{}", b"null", b'{"id":5}', b'{"id":"../batches","payout":{}}'])
 async def test_row_without_valid_id_is_a_one_line_error(row: bytes, tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path) as setup:
         body = b'{"ok":true,"recipients":[%s]}' % row

@@ -156,8 +156,9 @@ def _require_rows(body: Mapping[str, JSON], path: str, name: str) -> list[Mappin
     rows = body.get(name, ...)
     if rows is None:
         return []
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+    if not isinstance(rows, list):
         raise LegacyReadFailed(f"{path} cannot be read: it answers without a list of {name}")
-    if not all(LEGACY_ID_PATTERN.fullmatch(str(row.get("id"))) for row in rows):
+    ids = [row.get("id") if isinstance(row, dict) else None for row in rows]
+    if not all(LEGACY_ID_PATTERN.fullmatch(str(id_)) for id_ in ids):
         raise LegacyReadFailed(f"{path} cannot be read: one of its {name} has no valid id")
     return rows
