@@ -231,7 +231,7 @@ def _register_change(upstream_id: str, batch_id: str, name: str, payment: JSON) 
 def _may_exist(_write: InDoubtWrite) -> Generator[Step, Any, WriteOutcome]:
     """Outcome rule of a change, which its client can look for: it ends when it can no longer come."""
     yield from ()
-    return MayExist()
+    return MayExist(reason="its client looks for it")
 
 
 START = Operation(

@@ -402,7 +402,14 @@ async def test_signed_add_in_doubt_blocks_legacy_edits_until_it_cannot_come(
         edit_response = await edit_payment(gateway, batch, payment=payment)
         assert edit_response.status == 500
         assert 30 <= int(edit_response.headers["Retry-After"]) <= 40
-        (listed_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        listed_write: dict[str, str] = {}
+
+        async def is_left_to_its_client() -> bool:
+            nonlocal listed_write
+            (listed_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+            return listed_write["why"].startswith("its client looks for it")
+
+        await wait_until_async(is_left_to_its_client, 20)
         assert listed_write["what_to_do"].startswith("nothing: its client")
         # Without --yes: it is refused before the question, and asks for no other verdict.
         for verdict in ("--did-not-happen", "--happened"):
