@@ -67,9 +67,7 @@ class OptionalEndpoints:
             # A list that existed before: a shortened one could make a client pay twice.
             if self._is_read_known_to_exist(call, environment):
                 raise Unreachable(_LIST_REFUSED.format(path=call.path)) from missing
-            await self._record_endpoint_finding(
-                environment, _build_capability_name_of_endpoint(call), present=False
-            )
+            await self._record_endpoint_finding(environment, call, present=False)
             raise
 
     async def send_call_ignoring_findings(
@@ -85,9 +83,7 @@ class OptionalEndpoints:
             if not self._can_mean_missing_endpoint(refused):
                 raise
             body = await self._resend_to_confirm_missing(call, refused, send)
-        await self._record_endpoint_finding(
-            environment, _build_capability_name_of_endpoint(call), present=True
-        )
+        await self._record_endpoint_finding(environment, call, present=True)
         return body
 
     async def probe_endpoint(self, call: Call, environment: str, send: SendCall) -> bool:
@@ -99,9 +95,7 @@ class OptionalEndpoints:
         try:
             await self.send_call_ignoring_findings(call, environment, send)
         except NoSuchOperation:
-            await self._record_endpoint_finding(
-                environment, _build_capability_name_of_endpoint(call), present=False
-            )
+            await self._record_endpoint_finding(environment, call, present=False)
             return False
         return True
 
@@ -160,7 +154,10 @@ class OptionalEndpoints:
         await _require_object_exists(call, second, send)
         raise NoSuchOperation(_build_capability_name_of_endpoint(call)) from second
 
-    async def _record_endpoint_finding(self, environment: str, name: str, *, present: bool) -> None:
+    async def _record_endpoint_finding(
+        self, environment: str, call: Call, *, present: bool
+    ) -> None:
+        name = _build_capability_name_of_endpoint(call)
         previous: Any = self._capabilities.get(environment, name)
         now = int(self._clock())
         finding: dict[str, Any] = {"present": present, "at": now}
