@@ -231,11 +231,6 @@ def classify_outcome(status: int, log_fields: Mapping[str, Any]) -> str:
     return "refused" if status < 500 else "failed"
 
 
-def count_legacy_call(environment: str, operation: str, outcome: str, _seconds: float) -> None:
-    """Counts a request to the legacy service; ``operation`` is the name of an operation."""
-    traffic.legacy_call_counts[environment, operation, outcome] += 1
-
-
 def render_metrics(accept_header: str, collector: Collector = REGISTRY) -> tuple[bytes, str]:
     """Renders metrics in the format that the Accept header asks for; returns it with its type."""
     summarize_records()

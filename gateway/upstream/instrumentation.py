@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
 from time import perf_counter
 from types import TracebackType
 from typing import Self
@@ -70,4 +69,5 @@ def instrument_call(environment: str, method: str, path: str) -> CallRecorder:
 def instrument_legacy_call(environment: str, operation: Operation) -> CallRecorder:
     """Instruments a request that is forwarded to the legacy service."""
     span = traces.start_call_span(operation.method, operation.path, environment, service="legacy")
-    return CallRecorder(span, partial(metrics.count_legacy_call, environment, operation.name))
+    counts, name = metrics.traffic.legacy_call_counts, operation.name
+    return CallRecorder(span, lambda outcome, _: counts.update([(environment, name, outcome)]))
