@@ -42,10 +42,6 @@ class ConsoleDependencies:
     indexes: RecipientCaches
     admin_socket: Path | None = None
 
-    @property
-    def has_parent(self) -> bool:
-        return self.admin_socket is not None
-
     async def load_limit_usage(self) -> list[LimitUse]:
         """Loads the use of all rate limits; raises StoreUnavailable."""
         return await load_limit_usage(

@@ -8,12 +8,12 @@ from aiohttp import web
 
 from gateway.auth.key_rows import load_listed_keys
 from gateway.console.pages import Pages
+from gateway.observability.metrics import SIGNED_OPERATION
 from gateway.operator.usage import map_operations_to_replacement_calls
 from gateway.storage.request_counts import load_usage
 
 PERIOD_DAYS = 60
 RECENT_PERIOD = timedelta(days=7)
-SIGNED_OPERATION = "signed"
 
 MAX_KEYS = 200
 """Keys on the page; `report usage` lists all."""

@@ -155,7 +155,7 @@ class Pages:
         """Returns the client's address, which a parent process passes on to its workers."""
         address = request.remote
         # Trusted only behind the parent, which replaces it; otherwise a client could choose it.
-        if self.dependencies.has_parent:
+        if self.dependencies.admin_socket:
             address = request.headers.get(CLIENT_ADDRESS_HEADER)
         return address or "unknown"
 

@@ -60,7 +60,7 @@ def create_admin_application(
     application = web.Application(
         # Only the supervisor can reach a worker's admin socket, and it has authenticated the
         # request.
-        middlewares=[] if console_parts.has_parent else [create_auth_middleware(settings.server)]
+        middlewares=[] if console_parts.admin_socket else [create_auth_middleware(settings.server)]
     )
     # A signal instead of a middleware, because it covers aiohttp's own 404 and 405 too.
     application.on_response_prepare.append(hide_server_version)
