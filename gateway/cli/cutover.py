@@ -12,7 +12,7 @@ from gateway.auth.keys import ApiKey, ApiKeyStore
 from gateway.cli import CommandError, options, output
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-from gateway.operator.cutover import ImportOptions, ImportReport, open_cutover
+from gateway.operator.cutover import RESULTS, ImportOptions, ImportReport, open_cutover
 from gateway.operator.legacy_reads import LegacyReadFailed
 from gateway.storage import Store
 
@@ -118,13 +118,10 @@ async def _find_and_verify_key(store: Store, name: str, api_key: str) -> ApiKey:
 
 # Output
 
-COUNTED_RESULTS = ("new", "changed", "equal", "kept")
-
 
 def _count_results(report: ImportReport) -> dict[str, dict[str, int]]:
     return {
-        kind: {word: counts[word] for word in COUNTED_RESULTS}
-        for kind, counts in report.counts.items()
+        kind: {word: counts[word] for word in RESULTS} for kind, counts in report.counts.items()
     }
 
 

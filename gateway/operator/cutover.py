@@ -39,7 +39,7 @@ from mappings.ids import LEGACY_ID_PATTERN
 
 MAX_CONCURRENT_ROWS = 4
 
-NEW, CHANGED, EQUAL, KEPT = "new", "changed", "equal", "kept"
+RESULTS = NEW, CHANGED, EQUAL, KEPT = "new", "changed", "equal", "kept"
 """The result for an object. ``kept``: created or changed here, so it is not overwritten."""
 
 
