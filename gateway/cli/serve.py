@@ -84,7 +84,6 @@ async def _serve_single_process(settings: Settings) -> None:
 async def _serve_demo(settings: Settings, *, has_traffic: bool) -> None:
     from gateway.server.app import run_process
     from gateway.server.demo import (
-        DEMO_API_KEY,
         format_demo_instructions,
         open_demo_settings,
         send_sample_traffic,
@@ -97,6 +96,6 @@ async def _serve_demo(settings: Settings, *, has_traffic: bool) -> None:
         # Otherwise a demo without its terminal would go on running, and hold the ports.
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, stop_event.set)
         print(format_demo_instructions(running), flush=True)
-        traffic = send_sample_traffic(running.url, DEMO_API_KEY) if has_traffic else nullcontext()
+        traffic = send_sample_traffic(running.url) if has_traffic else nullcontext()
         async with traffic:
             await stop_event.wait()

@@ -123,9 +123,9 @@ MAX_RECIPIENTS = 200
 
 
 @asynccontextmanager
-async def send_sample_traffic(url: str, api_key: str) -> AsyncIterator[None]:
+async def send_sample_traffic(url: str) -> AsyncIterator[None]:
     """Sends legacy requests to the gateway at ``url`` in the background."""
-    task = asyncio.create_task(_send_requests(f"{url}/v1", api_key))
+    task = asyncio.create_task(_send_requests(f"{url}/v1"))
     try:
         yield
     finally:
@@ -134,10 +134,10 @@ async def send_sample_traffic(url: str, api_key: str) -> AsyncIterator[None]:
             await task
 
 
-async def _send_requests(url: str, api_key: str) -> None:
+async def _send_requests(url: str) -> None:
     """Sends rounds of mostly reads, one payout, and now and then a client's mistake."""
     recipients: list[str] = []
-    async with aiohttp.ClientSession(headers={"X-API-Key": api_key}) as session:
+    async with aiohttp.ClientSession(headers={"X-API-Key": DEMO_API_KEY}) as session:
 
         async def send(method: str, path: str, body: Any = None) -> dict[str, Any]:
             """Returns the answer; empty if there is none, as while the gateway shuts down."""
