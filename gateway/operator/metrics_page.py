@@ -42,9 +42,6 @@ READ_TIMEOUT_SECONDS = 3.0
 IN_FLIGHT_PERIOD = timedelta(seconds=60)
 """A write that was sent longer ago is no longer in flight."""
 
-IS_SUPERSEDED_CONDITION = text(IS_SUPERSEDED)
-"""The exact conditions of the partial indexes; with others, a database scans the whole table."""
-
 
 @dataclass(frozen=True, slots=True)
 class StateGauges:
@@ -86,7 +83,8 @@ async def load_state_gauges(store: Store) -> StateGauges:
         _build_time_query(func.min, IS_SENT_WRITE).label("sent_at"),
         _build_time_query(func.max).label("last_at"),
     ).where(IS_OPEN_OPERATION)
-    superseded_count = select(func.count()).select_from(id_redirects).where(IS_SUPERSEDED_CONDITION)
+    # The exact conditions of the partial indexes: with others, a database scans the whole table.
+    superseded_count = select(func.count()).select_from(id_redirects).where(text(IS_SUPERSEDED))
     unseen_count = (
         select(func.count()).select_from(upstream_writes).where(text(UNSEEN_BATCH_CONDITION))
     )

@@ -6,7 +6,7 @@ behaviour that the documents leave open is chosen here. Each such choice is note
 many of them are options (`ServiceOptions`). Bare section numbers in this package are of the current
 interface's document, and in `legacy` of the legacy one's.
 
-    simulator = await start_simulator(service=Service(seed=1))
+    simulator = await start_simulator(service=Service())
     ... simulator.url, simulator.service; with a legacy_port also simulator.legacy_url ...
     await simulator.stop()
 """
