@@ -21,7 +21,7 @@ from gateway.observability.recent_requests import RecentRequest, list_recent_req
 from gateway.operator import ActionRefused
 from gateway.storage import StoreUnavailable
 from gateway.storage.audit_log import describe_scope
-from gateway.upstream.http_connection import USER_AGENT
+from gateway.upstream.http_connection import VERSION
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 View = Callable[["Pages", web.Request], Awaitable[web.StreamResponse]]
@@ -93,7 +93,7 @@ class Pages:
         self._templates.globals |= {
             "places": MENU,
             "asset": format_static_file_url,
-            "version": USER_AGENT.partition("/")[2],
+            "version": VERSION,
         }
 
     def render_page(

@@ -29,7 +29,7 @@ from gateway.storage.tables import (
 )
 from gateway.upstream.circuit_breaker import CircuitBreakers
 from gateway.upstream.clock import ServiceClock
-from gateway.upstream.http_connection import USER_AGENT
+from gateway.upstream.http_connection import VERSION
 from gateway.upstream.service_problems import ServiceProblems
 from gateway.upstream.transport import Origin
 from gateway.writes.states import DONE, IN_DOUBT, RUNNING
@@ -155,7 +155,7 @@ class MetricsPage:
             metrics.traffic.upstream_retry_counts.setdefault(environment, 0)
             for outcome in (metrics.REFRESHED, metrics.FAILED, metrics.CANCELLED):
                 metrics.cache_refreshes.labels(environment, outcome)
-        metrics.build_info.info({"version": USER_AGENT.partition("/")[2]})
+        metrics.build_info.info({"version": VERSION})
 
     async def render(self, accepted: str) -> tuple[bytes, str]:
         # Concurrent scrapes share one refresh.

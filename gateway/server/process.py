@@ -14,11 +14,11 @@ import structlog
 
 from gateway.config.settings import Settings
 from gateway.storage.periodic_tasks import PeriodicTask
-from gateway.upstream.http_connection import USER_AGENT
+from gateway.upstream.http_connection import VERSION
 
 log = structlog.get_logger()
 
-_VERSION_FIELD = {"service.version": USER_AGENT.partition("/")[2]}
+_VERSION_FIELD = {"service.version": VERSION}
 
 SHUTDOWN_MARGIN_SECONDS = 5
 """Seconds that a shutdown waits for requests in flight, beyond the timeout of an upstream call."""

@@ -55,14 +55,12 @@ BODILESS_STATUSES = (204, 304)
 CLOSED_BEFORE_ANSWER = "the connection was closed before an answer arrived"
 
 
-def _find_gateway_version() -> str:
-    try:
-        return version("payout-gateway")
-    except PackageNotFoundError:  # run from a checkout
-        return "0"
+try:
+    VERSION = version("payout-gateway")
+except PackageNotFoundError:  # run from a checkout
+    VERSION = "0"
 
-
-USER_AGENT = f"payout-gateway/{_find_gateway_version()}"
+USER_AGENT = f"payout-gateway/{VERSION}"
 
 
 class Deadline(msgspec.Struct):
