@@ -203,7 +203,7 @@ class Side:
         # Last of the connector errors: those of TLS and DNS above are subclasses of it.
         if isinstance(error, aiohttp.ClientConnectorError):
             error = error.os_error
-        if isinstance(error, ConnectionRefusedError | OSError) and error.errno:
+        if isinstance(error, OSError) and error.errno:
             return f"cannot connect: {os.strerror(error.errno).lower()}"
         if isinstance(error, aiohttp.ClientResponseError):
             return "the answer is not HTTP"
