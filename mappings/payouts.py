@@ -149,10 +149,10 @@ MASKABLE_FIELDS = frozenset(
 
 
 def validate_masks(
-    fields: Mapping[str, JSON], prefix: str, names: AbstractSet[str] = MASKABLE_FIELDS
+    fields: Mapping[str, JSON], prefix: str, names: AbstractSet[str] | None = None
 ) -> Iterator[Problem]:
     """Refuses masked values that answers did not show: the gateway does not know their values."""
-    for name in sorted(names & fields.keys()):
+    for name in sorted((names or MASKABLE_FIELDS) & fields.keys()):
         if is_masked_value(fields[name]):
             yield build_invalid_field_problem(
                 prefix + name, "is a masked value that is not the one shown; send it whole"

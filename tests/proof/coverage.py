@@ -960,7 +960,7 @@ def _batches() -> Iterator[Sequence]:
             get(ONE_P),
             patch(ONE_P, {"memo": "third"}),
             get(ONE_P),
-            patch(ONE_P, {"targetAmount": "9.00", "targetCurrency": "CAD"}),
+            patch(ONE_P, {"targetAmount": "9.00", "targetCurrency": "cad"}),
             get(ONE_P),
             patch(ONE_P, {"targetAmount": "9.00", "targetCurrency": "USD"}),
             get(ONE_P),
