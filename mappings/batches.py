@@ -40,7 +40,7 @@ from mappings.batch_views import (
 )
 from mappings.current import BALANCE_PATH
 from mappings.dates import format_timestamp
-from mappings.drafts import require_not_started, submit_draft
+from mappings.drafts import INFERRED_REASON, require_not_started, submit_draft
 from mappings.effects import (
     Answer,
     Call,
@@ -384,7 +384,6 @@ def _delete_batch(batch: Batch, request: Request, request_id: str | None = None)
 
 _BATCH_ID_PATTERN = re.compile("B-[A-Za-z0-9]+")
 _BATCHES_PATH, _BATCH_PATH = "/batches", "/batches/{id}"
-_INFERRED_REASON = "assumes the legacy path; without it the batch becomes a draft of the gateway"
 _EDITABLE_ASSUMPTION = (
     "an open batch can be edited and deleted (current interface, section 1, item 8)"
 )
@@ -434,7 +433,7 @@ OPERATIONS = (
         _BATCH_PATH,
         update_batch,
         "inferred",
-        _INFERRED_REASON,
+        INFERRED_REASON,
         body_shape=legacy.BatchChangeBody,
         answer_shape=legacy.ObjectAnswer,
         assumption=_EDITABLE_ASSUMPTION,

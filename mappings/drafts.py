@@ -48,6 +48,8 @@ from mappings.payloads import extract_batch
 from mappings.payment_recipients import add_recipient_details, add_recipients_of_draft_payments
 from mappings.unidentified_payments import list_hidden_entries, load_unidentified_signed_adds
 
+INFERRED_REASON = "assumes the legacy path; without it the batch becomes a draft of the gateway"
+
 CURRENCY_UNKNOWN = Problem(
     "invalid_status", "The batch cannot be changed: nothing tells in which currency it is."
 )

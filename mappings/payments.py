@@ -30,7 +30,7 @@ from mappings.batch_views import (
     iterate_recipient_ids,
     merge_payment_with_request,
 )
-from mappings.drafts import Edit, edit_batch
+from mappings.drafts import INFERRED_REASON, Edit, edit_batch
 from mappings.effects import Answer, Call, Flow, LoadFacts, Operation, Request, SubFlow
 from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field
 from mappings.failures import Failure, Invalid, Refused, is_retryable_read_failure
@@ -338,7 +338,6 @@ def delete_payment(request: Request) -> Flow:
 
 _PAYMENTS_PATH = "/batches/{id}/payments"
 _PAYMENT_PATH = "/batches/{id}/payments/{payment}"
-_INFERRED_REASON = "assumes the legacy path; without it the batch becomes a draft of the gateway"
 _UNLISTED_REASON = "clients use it, though the legacy document does not list it"
 
 OPERATIONS = (
@@ -374,7 +373,7 @@ OPERATIONS = (
         _PAYMENT_PATH,
         update_payment,
         "inferred",
-        _INFERRED_REASON,
+        INFERRED_REASON,
         body_shape=legacy.PaymentChangeBody,
         answer_shape=legacy.ObjectAnswer,
         assumption="an open batch can be edited (current interface, section 1, item 8)",
@@ -384,7 +383,7 @@ OPERATIONS = (
         _PAYMENT_PATH,
         delete_payment,
         "inferred",
-        _INFERRED_REASON,
+        INFERRED_REASON,
         answer_shape=legacy.ObjectAnswer,
         assumption="an open batch can be edited (current interface, section 1, item 8)",
     ),
