@@ -29,6 +29,7 @@ from gateway.observability.plurals import format_time, pluralize
 from gateway.operator.readiness import VALUE_FREE_RULE_KINDS, KeyReadiness, load_cutover_readiness
 from gateway.storage import Store
 from gateway.storage.difference_rows import (
+    TALLY_COUNTS,
     delete_comparison_tallies_of_key,
     load_comparison_tallies_by_key,
 )
@@ -342,9 +343,6 @@ def _reset_statistics(settings: Settings, name: str | None, *, yes: bool, as_jso
 # Output
 
 
-_COUNTS = ("compared", "different", "failed", "dropped")
-
-
 def _build_key_readiness_json(readiness: KeyReadiness) -> dict[str, Any]:
     return {
         **readiness.owner._asdict(),
@@ -358,7 +356,7 @@ def _build_key_readiness_json(readiness: KeyReadiness) -> dict[str, Any]:
         "mostly_not_comparable": readiness.mostly_incomparable_reads,
         "last_at": format_time(readiness.last_at),
         "operations": [
-            {"operation": name, **{count: getattr(tally, count) for count in _COUNTS}}
+            {"operation": name, **{count: getattr(tally, count) for count in TALLY_COUNTS}}
             for name, tally in readiness.operations.items()
         ],
         "differences": [
@@ -378,7 +376,7 @@ def _build_key_readiness_json(readiness: KeyReadiness) -> dict[str, Any]:
 def _print_key_readiness(readiness: KeyReadiness) -> None:
     click.echo(f"{readiness.owner}, key {readiness.key}: {readiness.sentence}\n")
     rows = [
-        [name, *(getattr(tally, count) for count in _COUNTS)]
+        [name, *(getattr(tally, count) for count in TALLY_COUNTS)]
         for name, tally in readiness.operations.items()
     ]
     output.print_table(["operation", "compared", "different", "not comparable", "dropped"], rows)

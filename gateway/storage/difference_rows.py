@@ -21,7 +21,7 @@ TALLIES_RESET = "forgot what was compared"
 DifferencePlace = tuple[str, str]
 """The kind of a difference, and its path in the body, without list indexes."""
 
-_SUMS = ("compared", "different", "failed", "dropped")
+TALLY_COUNTS = ("compared", "different", "failed", "dropped")
 _EXAMPLE_COLUMNS = ("request_id", "control", "candidate")
 
 
@@ -65,7 +65,7 @@ async def add_to_comparison_tallies(store: Store, tallies: Mapping[TallyKey, Tal
         tally, columns = tallies[key], {**key.tenant._asdict(), **key._asdict()}
         del columns["tenant"]
         columns |= {"first_at": tally.first_at, "last_at": tally.last_at}
-        tally_rows.append(columns | {name: getattr(tally, name) for name in _SUMS})
+        tally_rows.append(columns | {name: getattr(tally, name) for name in TALLY_COUNTS})
         for kind, place in sorted(tally.places):
             counted = {"kind": kind, "place": place, "answers": tally.places[kind, place]}
             example = tally.examples.get((kind, place), DifferenceExample())
@@ -84,7 +84,7 @@ async def add_to_comparison_tallies(store: Store, tallies: Mapping[TallyKey, Tal
 
 
 _UPSERT_TALLIES = build_upsert_statement(
-    comparisons, summed=_SUMS, greatest=("last_at",), inserted=("first_at",)
+    comparisons, summed=TALLY_COUNTS, greatest=("last_at",), inserted=("first_at",)
 )
 _UPSERT_DIFFERENCES = build_upsert_statement(
     found_differences,
@@ -106,7 +106,7 @@ async def load_comparison_tallies_by_key(store: Store) -> dict[TallyKey, Tally]:
 
     tally_rows, difference_rows = await store.read(load)
     for row in tally_rows:
-        values = {name: getattr(row, name) for name in (*_SUMS, "first_at", "last_at")}
+        values = {name: getattr(row, name) for name in (*TALLY_COUNTS, "first_at", "last_at")}
         tallies[_parse_tally_key(row)] = Tally(**values)
     for row in difference_rows:
         # The two queries are no snapshot: a difference may be newer than the tallies.
