@@ -45,7 +45,7 @@ NO_MARK: Mapping[str, JSON] = {"at": None, "by": None}
 
 _SINGLE_BATCH_OPERATIONS = frozenset({"delete_batch", "generate_quote", "start_batch"})
 """They name only the batch, so that a 404 means that the batch does not exist."""
-_BATCH_DELETIONS = frozenset({"delete_batch", "delete_batches"})
+BATCH_DELETIONS = frozenset({"delete_batch", "delete_batches"})
 
 
 def build_forwarded_operation(operation: Operation) -> Operation:
@@ -72,7 +72,7 @@ def build_forwarded_operation(operation: Operation) -> Operation:
             # Recorded with the response: a batch that the client knows always has its mark.
             # No other operation that used the batch meanwhile may delete the mark any more.
             yield CompareAndSet(ROUTING_KIND, str(body["id"]), {**LEGACY_MARK, "by": None})
-        if operation.name in _BATCH_DELETIONS:
+        if operation.name in BATCH_DELETIONS:
             yield from _delete_marks(operation, request)
         return Answer(body)
 

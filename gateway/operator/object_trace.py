@@ -25,6 +25,7 @@ from gateway.storage.operations import OperationRepository
 from gateway.storage.state_tables import STATE_TABLES
 from gateway.storage.tables import legacy_ids, operation_objects
 from gateway.writes import states
+from mappings.forwarded_writes import BATCH_DELETIONS
 
 SHOWN_FACTS = {
     "batch": "phase version upstream abandoned elsewhere is_new imported since started currency "
@@ -215,7 +216,6 @@ async def _load_related_audit_events(
 
 
 EDIT_OPERATIONS = frozenset({"update_batch", "create_payment", "update_payment", "delete_payment"})
-DELETE_OPERATIONS = frozenset({"delete_batch", "delete_batches"})
 UNCHANGED_AT_SERVICE = "nothing was changed at the service"
 CHANGE_IS_IN_DRAFT = "any change it made is in a draft of the gateway"
 BATCH_IS_SUPERSEDED = "its batch is superseded, and the gateway never starts it"
@@ -280,7 +280,7 @@ def _explain_request_without_service_change(
         return []
     if record.operation in EDIT_OPERATIONS:
         return [f"{UNCHANGED_AT_SERVICE}: {CHANGE_IS_IN_DRAFT}"]
-    if record.operation in DELETE_OPERATIONS and record_writes:
+    if record.operation in BATCH_DELETIONS and record_writes:
         return [f"{UNCHANGED_AT_SERVICE}: {BATCH_IS_SUPERSEDED}"]
     return [UNCHANGED_AT_SERVICE]
 
