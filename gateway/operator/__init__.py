@@ -7,6 +7,8 @@ from collections.abc import Callable
 REFERENCE_PREFIX = "payout-gateway-rehearsal-"
 """Begins the referenceId of each recipient, and the description of each batch, of a rehearsal."""
 
+PROBE_TARGET = "/v1/recipients?page=1&pageSize=1"
+
 UNKNOWN_MERCHANT = "no merchant has this name; `payout-gateway keys list` shows the merchants"
 UNKNOWN_TENANT = (
     "no key has this merchant and environment; `payout-gateway keys list` shows the keys"

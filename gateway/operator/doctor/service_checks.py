@@ -13,6 +13,7 @@ from msgspec import structs
 from gateway.auth.key_rows import ListedKey, load_credentials, load_listed_keys
 from gateway.auth.signing import SWAPPED_HINT, Credentials
 from gateway.config.settings import Settings, Upstream
+from gateway.operator import PROBE_TARGET
 from gateway.operator.account_checks import FORBIDDEN_ADVICE
 from gateway.operator.doctor.findings import (
     ALL_ENVIRONMENTS,
@@ -35,7 +36,6 @@ from mappings.current import ENDPOINTS
 from mappings.effects import JSON, Call
 from mappings.failures import Failure, Refused, Unknown, Unreachable
 
-PROBE_TARGET = "/v1/recipients?page=1&pageSize=1"
 TARGET_WITHOUT_QUERY = "/v1/recipients"
 """A target without a query: its signature is the same for both values of signed_target."""
 

@@ -16,7 +16,7 @@ import aiohttp
 
 from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
-from gateway.operator import REFERENCE_PREFIX
+from gateway.operator import PROBE_TARGET, REFERENCE_PREFIX
 from gateway.operator.rehearsal.scenario import BODIES, Step
 from gateway.payloads import json_codec
 from gateway.upstream.client import UpstreamClient, open_upstream_client
@@ -29,7 +29,6 @@ from mappings.payloads import extract_batch, find_payments
 ENVIRONMENT = "sandbox"
 UNKNOWN_BATCH = "B-0000000000000000000000"
 RATE_LIMITED = 429
-FIRST_READ = "/v1/recipients?page=1&pageSize=1"
 AGAIN = "run the same command again"
 MISSING_PATH_STATUSES = {404, 405, 501}
 WAIT_SECONDS, RATE_LIMIT_SECONDS, RETRY_SECONDS = 20, 90, 5
@@ -201,7 +200,7 @@ class RehearsalRun:
             status, answer = await send(step.row, method, target, body or None)
         except RehearsalStopped:
             # Stops the run if the service is down, and not this path only.
-            await self.call_service("GET", FIRST_READ)
+            await self.call_service("GET", PROBE_TARGET)
             self.record(step.row, is_ok=None, seen=self.client.failure)
             return
         difference = find_difference(status, answer, expected) if expected else ""
@@ -229,7 +228,7 @@ class RehearsalRun:
             return
         if status != RATE_LIMITED:
             with suppress(RehearsalStopped):
-                if (await self.call_service("GET", FIRST_READ)).is_accepted:
+                if (await self.call_service("GET", PROBE_TARGET)).is_accepted:
                     return
         raise RehearsalStopped(f"the sandbox has failed: {failure}; {AGAIN}")
 

@@ -7,11 +7,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from gateway.operator import REFERENCE_PREFIX
+from gateway.operator import PROBE_TARGET, REFERENCE_PREFIX
 from gateway.operator.rehearsal.checks import record_checks
 from gateway.operator.rehearsal.report import Report, build_report
 from gateway.operator.rehearsal.run import (
-    FIRST_READ,
     MISSING_PATH_STATUSES,
     RehearsalRun,
     RehearsalStopped,
@@ -38,7 +37,7 @@ async def run_rehearsal(run: RehearsalRun) -> Report:
 
     Raises RehearsalStopped if the service does not accept the first read.
     """
-    first = await run.call_service("GET", FIRST_READ)
+    first = await run.call_service("GET", PROBE_TARGET)
     if not first.is_accepted:
         raise RehearsalStopped(f"the sandbox did not accept the first read: {first}")
     stop_reason = ""
