@@ -40,7 +40,7 @@ from gateway.upstream.passthrough import open_passthrough_client
 from gateway.writes.batch_routing import BatchRouting
 from gateway.writes.executor import FlowExecutor
 from gateway.writes.idempotency import IdempotencyGuard
-from gateway.writes.instance_leases import LEASE_TTL_SECONDS, InstanceLeases
+from gateway.writes.instance_leases import InstanceLeases
 from gateway.writes.journal import Journal
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.reconciler import WriteReconciler
@@ -59,7 +59,7 @@ class Clocks:
 
     service: ServiceClock
     outcome: ServiceClock
-    lease_seconds: float = LEASE_TTL_SECONDS
+    lease_seconds: float
 
     def read_current_time(self) -> datetime:
         return datetime.fromtimestamp(self.service.wall(), UTC)
@@ -79,9 +79,7 @@ class GatewayParts:
     async def _enter(self, part: AbstractAsyncContextManager[Part]) -> Part:
         return await self._stack.enter_async_context(part)
 
-    async def open_backends(
-        self, create_client: Callable[..., UpstreamClient] = UpstreamClient
-    ) -> None:
+    async def open_backends(self, create_client: Callable[..., UpstreamClient]) -> None:
         """Opens the database, the rate limiters and the client of the service.
 
         Raises ConfigurationError and StoreUnavailable.
