@@ -34,7 +34,7 @@ PREFLIGHT_SECONDS = 86_400
 
 CHUNK_BYTES = 256 * 1024
 
-_STATUSES_WITHOUT_BODY = (204, 304)
+BODILESS_STATUSES = (204, 304)
 
 
 class HttpResponse:
@@ -78,7 +78,7 @@ class HttpResponse:
         head = self._start(request, str(self.body_length))
         connection, parts = request.connection, self._parts
         self.is_sent = True
-        if request.method == "HEAD" or self.status in _STATUSES_WITHOUT_BODY:
+        if request.method == "HEAD" or self.status in BODILESS_STATUSES:
             parts = ()
         if self.body_length <= CHUNK_BYTES:
             connection.write(b"".join([head, *parts]))
@@ -110,7 +110,7 @@ class HttpResponse:
         version, status, headers = request.version, self.status, self.headers
         if not request.is_keep_alive or request.connection.is_retiring:
             self.closes_connection = True
-        if content_length is not None and status not in _STATUSES_WITHOUT_BODY:
+        if content_length is not None and status not in BODILESS_STATUSES:
             framing_line += f"Content-Length: {content_length}\r\n"
         if headers:
             framing_line += encode_header_fields(headers.items())
@@ -179,7 +179,7 @@ class StreamedResponse(HttpResponse):
 
     def _begin(self, request: HttpRequest) -> bytes:
         self._is_started = True
-        self._has_body = request.method != "HEAD" and self.status not in _STATUSES_WITHOUT_BODY
+        self._has_body = request.method != "HEAD" and self.status not in BODILESS_STATUSES
         if self._content_length is not None or not self._has_body or not self._is_detectable:
             return self._start(request, self._content_length)
         if request.version == "1.1":

@@ -17,6 +17,7 @@ import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from multidict import CIMultiDict
 
+from gateway.http.responses import BODILESS_STATUSES
 from gateway.payloads import json_codec
 from gateway.upstream.clock import SkewSample
 
@@ -49,8 +50,6 @@ class Fence(Protocol):
 
 MAX_HEAD_BYTES = 256 * 1024
 """Limit for the head of a response, with informational (1xx) responses and trailers."""
-
-BODILESS_STATUSES = (204, 304)
 
 CLOSED_BEFORE_ANSWER = "the connection was closed before an answer arrived"
 

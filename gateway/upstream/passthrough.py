@@ -23,7 +23,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from gateway.config.settings import Settings
 from gateway.http.request_paths import is_forwardable
-from gateway.http.responses import CHUNK_BYTES, encode_header_fields
+from gateway.http.responses import BODILESS_STATUSES, CHUNK_BYTES, encode_header_fields
 from gateway.upstream.circuit_breaker import CircuitBreakers
 from gateway.upstream.client import (
     MAX_ANSWER_BYTES,
@@ -33,7 +33,6 @@ from gateway.upstream.client import (
 )
 from gateway.upstream.clock import MAX_STAMP_AGE_SECONDS, ServiceClock, measure_skew
 from gateway.upstream.http_connection import (
-    BODILESS_STATUSES,
     Fence,
     ResponseLost,
     UpstreamConnection,
