@@ -89,8 +89,7 @@ def find_credentials_replacement_problem(
     Both must open the same account, or payments would leave the wrong one.
     """
     if new_probe.result == "refused":
-        cause = f": {new_probe.reason}" if new_probe.reason else ""
-        return f"the service refuses the new credentials{cause}"
+        return f"the service refuses the new credentials: {new_probe.reason}"
     if old_probe.result == "refused":
         return "the service refuses the stored credentials, so the accounts cannot be compared"
     for probe in (new_probe, old_probe):
