@@ -126,11 +126,8 @@ class FairLimiter:
             return False
         return (
             self.waiting_count < self._limits.queue
-            or self._get_longest_queue_length() > queue_length + 1
+            or max(map(len, self._queues.values()), default=0) > queue_length + 1
         )
-
-    def _get_longest_queue_length(self) -> int:
-        return max(map(len, self._queues.values()), default=0)
 
     def _shed_newest_of_longest_queue(self) -> None:
         """Sheds the newest request of the longest queue, so that the busiest merchant gives way."""
