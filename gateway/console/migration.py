@@ -9,11 +9,11 @@ from aiohttp import web
 from gateway.auth.key_rows import load_listed_keys
 from gateway.console.pages import Pages
 from gateway.observability.metrics import SIGNED_OPERATION
+from gateway.operator.interruptions import USAGE_PERIOD
 from gateway.operator.usage import map_operations_to_replacement_calls
 from gateway.storage.request_counts import load_usage
 
 PERIOD_DAYS = 60
-RECENT_PERIOD = timedelta(days=7)
 
 MAX_KEYS = 200
 """Keys on the page; `report usage` lists all."""
@@ -26,7 +26,7 @@ async def show_migration(pages: Pages, request: web.Request) -> web.StreamRespon
     keys = await load_usage(store, since)
     left = [usage for usage in keys if usage.key]
     signed = [usage for usage in keys if not usage.key and SIGNED_OPERATION in usage.operations]
-    recent_since = now - RECENT_PERIOD
+    recent_since = now - USAGE_PERIOD
     recent = sum(usage.last_at > recent_since for usage in left)
     # Keys that are still in use come first.
     left.sort(key=lambda usage: (usage.last_at <= recent_since, -usage.requests))
@@ -36,7 +36,7 @@ async def show_migration(pages: Pages, request: web.Request) -> web.StreamRespon
         request,
         "migration",
         days=PERIOD_DAYS,
-        recent_days=RECENT_PERIOD.days,
+        recent_days=USAGE_PERIOD.days,
         announced=deprecation.announced,
         sunset=deprecation.sunset_date,
         refuses=deprecation.after_sunset == "refuse",

@@ -24,8 +24,6 @@ from gateway.storage.request_counts import (
 )
 
 FIGURES_PERIOD = timedelta(hours=24)
-USAGE_PERIOD = timedelta(days=6)
-"""Together with today, seven days."""
 
 
 async def show_overview(pages: Pages, request: web.Request) -> web.StreamResponse:
@@ -38,7 +36,8 @@ async def show_overview(pages: Pages, request: web.Request) -> web.StreamRespons
     # In this order: the day shows at least what the last minutes do.
     recent_by_merchant = await load_recent_traffic(store)
     day = await load_request_counts(store, HOUR, since, has_durations=True)
-    week = await load_usage(store, (store.clock() - USAGE_PERIOD).date())
+    # Together with today, seven days.
+    week = await load_usage(store, (store.clock() - timedelta(days=6)).date())
     return pages.render_page(
         request,
         "overview",
