@@ -86,7 +86,7 @@ COMPARED_FIELDS = (
 
 
 def drop_unchanged_fields(
-    change: SentPayment, payment: Mapping[str, JSON] | None, *, is_shown_late: bool = False
+    change: SentPayment, payment: Mapping[str, JSON] | None, *, is_shown_late: bool
 ) -> SentPayment:
     """Removes from a change the values that the payment has already.
 

@@ -231,7 +231,7 @@ def change_batch(
     request: Request,
     change: Callable[[Batch], SubFlow],
     *,
-    payment_ids: Collection[str] | None = None,
+    payment_ids: Collection[str] | None,
     is_add: bool = False,
 ) -> SubFlow:
     """Runs ``change``, an edit that acquires the lock, on the batch, and returns its result.

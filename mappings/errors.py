@@ -133,7 +133,7 @@ def translate_failure(failure: Failure) -> ErrorAnswer:
     return ErrorAnswer(STATUS_BY_CODE[problem.code], (problem,), _format_retry_after(retry_after))
 
 
-def truncate_problems(problems: Sequence[Problem], omitted_count: int = 0) -> tuple[Problem, ...]:
+def truncate_problems(problems: Sequence[Problem], omitted_count: int) -> tuple[Problem, ...]:
     """Returns the first ``MAX_ERRORS`` problems; the last one says how many more there are."""
     reported = tuple(problems[:MAX_ERRORS])
     omitted_count += len(problems) - len(reported)

@@ -21,7 +21,7 @@ Payment = dict[str, JSON]
 
 
 def match_payments_with_entries(
-    payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON = None
+    payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON
 ) -> Sequence[tuple[Payment, Entry | None]]:
     """Pairs each payment with its entry: by id, else by recipient and amount, else by recipient.
 
@@ -35,7 +35,7 @@ def match_payments_with_entries(
 
 
 def list_unmatched_entries(
-    payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON = None
+    payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON
 ) -> list[Entry]:
     """Lists the entries that belong to none of the payments."""
     if _is_pairable_by_position(payments, entries, currency):

@@ -62,7 +62,7 @@ class Payout(msgspec.Struct, frozen=True):
 
 
 def parse_payout(
-    body: Mapping[str, JSON] | None, prefix: str, problems: Sequence[Problem] = ()
+    body: Mapping[str, JSON] | None, prefix: str, problems: Sequence[Problem]
 ) -> Payout:
     """Parses a payout object. ``prefix`` is ``payout.`` inside a recipient, else empty."""
     body = body or {}

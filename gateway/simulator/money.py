@@ -66,7 +66,7 @@ def look_up_currency_name(code: str) -> str:
     return str(get_currency_name(code, locale="en"))
 
 
-def compute_exchange_rate(source: str, target: str, quotes: int = 0) -> Decimal:
+def compute_exchange_rate(source: str, target: str, quotes: int) -> Decimal:
     """Returns how much of the target currency one unit of the source buys, to ten decimals.
 
     Each quote raises the rate by 0.05 %, so that a test can see that a quote was made.

@@ -197,7 +197,7 @@ async def supervise_workers(settings: Settings, announce: Callable[[str, str], N
                         build_url(server.admin_host, admin_port),
                     )
                     lifetime.log_startup_complete(url=urls[0], admin_url=urls[1])
-                    _forward_signal_to_workers(signal.SIGHUP, workers)
+                    _forward_reloads_to_workers(workers)
                     announce(*urls)
                     tasks = [
                         asyncio.ensure_future(worker.replace_when_exited(stop_event))
@@ -217,13 +217,13 @@ def list_admin_sockets(workers: list[Worker]) -> list[Path]:
     return [worker.admin_socket for worker in workers if worker.admin_socket]
 
 
-def _forward_signal_to_workers(signal_number: signal.Signals, workers: list[Worker]) -> None:
-    def forward_signal() -> None:
+def _forward_reloads_to_workers(workers: list[Worker]) -> None:
+    def forward_reload() -> None:
         for worker in workers:
             if worker.admin_socket:
-                worker.send_signal(signal_number)
+                worker.send_signal(signal.SIGHUP)
 
-    asyncio.get_running_loop().add_signal_handler(signal_number, forward_signal)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, forward_reload)
 
 
 async def _run_until_stopped(tasks: list[asyncio.Task[None]], stop_event: asyncio.Event) -> bool:
