@@ -25,8 +25,6 @@ from gateway.server.demo import open_temporary_state
 from gateway.storage import Store, Tenant
 from gateway.storage.checkpoints import is_frozen
 
-SANDBOX = "sandbox"
-
 
 @click.command()
 @click.option("--key", "key_name", required=True, metavar="NAME", help="A key of the sandbox.")
@@ -113,7 +111,7 @@ async def _find_sandbox_tenant(settings: Settings, store: Store, key_name: str) 
     key = find_single_key(listed_keys, key_name)
     # Some services tell the environments apart by their keys alone.
     for other in listed_keys:
-        if other.environment != SANDBOX and other.access_key == key.access_key:
+        if other.environment != "sandbox" and other.access_key == key.access_key:
             raise CommandError(
                 f"{key_name} has the credentials of {other.name}, a key of the {other.environment} "
                 "environment; a rehearsal writes, so it runs in the sandbox only"
