@@ -687,6 +687,16 @@ async def test_unreadable_list_is_an_error_and_not_an_empty_list(tmp_path: Path)
         assert "/recipients cannot be read: it answers without a list of recipients" in output
 
 
+@pytest.mark.parametrize("status", [403, 404, 500])
+async def test_current_service_that_lists_no_batches_is_a_one_line_error(
+    status: int, tmp_path: Path
+) -> None:
+    async with open_gateway_between(tmp_path) as setup:
+        fault = Fault("GET", "*", status, b"<html>", times=99, interface="current")
+        setup.current.faults.append(fault)
+        assert "the current service's batches cannot be read (" in await run_refused_import(setup)
+
+
 @pytest.mark.parametrize("row", [b"{}", b"null", b'{"id":5}', b'{"id":"../batches","payout":{}}'])
 async def test_row_without_valid_id_is_a_one_line_error(row: bytes, tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path) as setup:

@@ -15,6 +15,7 @@ from gateway.observability.plurals import pluralize
 from gateway.operator.cutover import RESULTS, ImportOptions, ImportReport, open_cutover
 from gateway.operator.legacy_reads import LegacyReadFailed
 from gateway.storage import Store
+from mappings.failures import Failure
 
 API_KEY_VARIABLE = "LEGACY_API_KEY"
 DEFAULT_REQUESTS_PER_HOUR = 5000
@@ -83,6 +84,11 @@ def import_legacy_data(
                     return await import_run.run_import(report_progress)
             except LegacyReadFailed as error:
                 raise CommandError(f"the legacy service: {error}") from None
+            except Failure as failure:
+                raise CommandError(
+                    f"the current service's batches cannot be read ({failure}): `payout-gateway "
+                    "doctor` says why; then run this again"
+                ) from None
 
         report = output.run_with_store(settings, run_import)
     if as_json:
