@@ -117,6 +117,7 @@ def main() -> None:
     # Importing the gateway allocates 200,000 objects and no garbage: searching for it took a tenth
     # of the start.
     gc.set_threshold(250_000)
+    _open_closed_standard_streams()
     try:
         sys.exit(_run_command())
     # Before ClickException, its base class: its message would be the whole help.
@@ -144,6 +145,17 @@ def main() -> None:
         )
         # EX_SOFTWARE of sysexits.h.
         sys.exit(70)
+
+
+def _open_closed_standard_streams() -> None:
+    """Opens /dev/null for each standard stream that the parent process has closed.
+
+    Otherwise the database might get its descriptor, and what is printed would be written into it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # In this order, because each gets the lowest free descriptor, which is its own.
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - open until the end
 
 
 def _run_command() -> int | str | None:

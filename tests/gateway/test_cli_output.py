@@ -324,6 +324,19 @@ def test_write_error_on_output_is_reported_in_one_line(
     assert result.stderr == "payout-gateway: No space left on device: the output is incomplete\n"
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_do_not_fail_a_command(
+    closed: str, configured_folder: Path
+) -> None:
+    command_line = f"exec {shlex.join([*COMMAND, 'check'])} {closed}"
+    result = subprocess.run(
+        ["sh", "-c", command_line],
+        cwd=configured_folder, env=build_environment(), capture_output=True, text=True,
+        check=False, timeout=30,
+    )  # fmt: skip
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_unwritable_output_is_reported_in_one_line(configured_folder: Path) -> None:
     with Path(os.devnull).open() as read_only_stream:
         result = subprocess.run(
