@@ -351,10 +351,12 @@ class Inconclusive(msgspec.Struct, frozen=True):
     """The reads do not decide it; ``reason`` tells the operator, who has to look elsewhere.
 
     If ``is_partly_shown``, it outweighs the word of an operator that the write did not happen.
+    ``candidate_ids`` are the objects of which too many match.
     """
 
     reason: str
     is_partly_shown: bool = False
+    candidate_ids: tuple[str, ...] = ()
 
 
 class Unreadable(Inconclusive, frozen=True):

@@ -106,11 +106,13 @@ def select_created_object(
         matches = [each for each in matches if is_created_after_write(each, write)]
     if not matches:
         return Absent()
+    candidate_ids = tuple(str(each.get(id_key)) for each in matches)
     if write.identical_count > 1 or len(matches) > 1:
         matches = [each for each in matches if is_full_match(each)]
     # More matches than writes: some come from other writes, and it is unknown which.
     if not 0 < len(matches) <= write.identical_count:
-        return Inconclusive("several objects match, and none can be attributed to this write")
+        reason = "several objects match, and none can be attributed to this write"
+        return Inconclusive(reason, candidate_ids=candidate_ids)
     # Identical writes each claim one of the identical objects, so it does not matter which.
     return min(matches, key=lambda candidate: str(candidate.get("createdAt")))
 

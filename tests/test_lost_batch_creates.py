@@ -28,6 +28,7 @@ from tests.payouts import (
 )
 from tests.service_summaries import hide_path
 from tests.signed_requests import SigningClient, send_signed
+from tests.state import open_state
 
 CLIENT = SigningClient()
 JSON_HEADER = "Content-Type: application/json"
@@ -278,6 +279,17 @@ async def test_listed_batch_without_a_summary_may_be_that_of_a_create_in_doubt(
         assert len(list_batches(setup)) == 1
 
 
+async def hide_creation_dates(setup: OperatedGateway) -> None:
+    """Lets the service show its batches as they are now, without the times of their creation."""
+    summary_paths = [f"/batch/{id_}/summary" for id_ in list_batches(setup)]
+    for path in ("/batches", *summary_paths):
+        shown = (await send_signed(setup.gateway, "GET", path)).parse_json
+        for batch in shown["batches"] if path == "/batches" else [shown["batchSummary"]]:
+            del batch["createdAt"]
+        data = json.dumps(shown).encode()
+        setup.add_fault("GET", f"/v1{path}", status=200, body=data, times=10_000)
+
+
 @pytest.mark.parametrize("is_started", [False, True], ids=["open", "started"])
 async def test_undated_batch_that_was_started_is_not_taken_for_a_lost_one(
     is_started: bool, tmp_path: Path
@@ -289,12 +301,7 @@ async def test_undated_batch_that_was_started_is_not_taken_for_a_lost_one(
         if is_started:
             path = f"/batches/{old_id}/start-processing"
             assert (await send_signed(setup.gateway, "POST", path)).status == 200
-        for path, key in (("/batches", "batches"), (f"/batch/{old_id}/summary", "batchSummary")):
-            shown = (await send_signed(setup.gateway, "GET", path)).parse_json
-            for batch in shown[key] if key == "batches" else [shown[key]]:
-                del batch["createdAt"]
-            data = json.dumps(shown).encode()
-            setup.add_fault("GET", f"/v1{path}", status=200, body=data, times=10_000)
+        await hide_creation_dates(setup)
         setup.add_fault("POST", "/v1/batches", close="before")
         payment = {"recipient": {"id": recipient}, "sourceAmount": "5.00"}
         body = {"sourceCurrency": "USD", "payments": [payment]}
@@ -303,3 +310,29 @@ async def test_undated_batch_that_was_started_is_not_taken_for_a_lost_one(
         status, answer, is_retryable = await send(setup, "legacy", "/batches", body)
         assert (status, is_retryable) == ((500, True) if is_started else (200, False)), answer
         assert list_batches(setup) == [old_id]
+
+
+@pytest.mark.parametrize("is_executed", [False, True])
+async def test_undated_batches_of_earlier_requests_are_not_taken_for_a_lost_one(
+    is_executed: bool, tmp_path: Path
+) -> None:
+    async with open_operated_gateway(tmp_path, seconds=1) as setup:
+        recipient = await create_recipient(setup.gateway)
+        payment = {"recipient": {"id": recipient}, "sourceAmount": "5.00"}
+        body = {"sourceCurrency": "USD", "payments": [payment]}
+
+        async def create(key: str) -> int:
+            headers = {"Idempotency-Key": key}
+            return (
+                await setup.gateway.request("POST", "/v1/batches", body, headers=headers)
+            ).status
+
+        assert [await create(key) for key in ("first", "second")] == [200, 200]
+        async with open_state(setup.gateway.settings) as state:
+            await state.age_writes(3600)
+        setup.add_fault("POST", "/v1/batches", close="after" if is_executed else "before")
+        assert await create("lost") == 500
+        await hide_creation_dates(setup)
+        await setup.age_sent_writes()
+        assert await create("lost") == 200
+        assert len(list_batches(setup)) == 3

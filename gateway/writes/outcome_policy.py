@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from msgspec import structs
+
 from gateway.reads.recent_pages import MAX_PAGE_AGE_SECONDS
 from gateway.storage import Tenant
 from gateway.storage.operation_records import OPERATOR_OUTCOMES, OperationRecord, Write
@@ -34,6 +36,7 @@ from mappings.effects import (
     Inconclusive,
     InDoubtWrite,
     MayExist,
+    OutcomeRule,
     Step,
     Unreadable,
     WriteOutcome,
@@ -211,8 +214,8 @@ class OutcomePolicy:
         max_age_seconds = MAX_PAGE_AGE_SECONDS
         if seconds_too_early <= 0:
             max_age_seconds = min(-seconds_too_early, MAX_PAGE_AGE_SECONDS)
-        in_doubt_write = await self.build_in_doubt_write(execution, write)
-        outcome = await read_outcome(call.reconcile(in_doubt_write), max_age_seconds)
+        reads = (call.reconcile, write, execution, read_outcome)
+        outcome = await self._read_unclaimed_outcome(*reads, max_age_seconds)
         if isinstance(outcome, Unreadable):
             self.record_failed_read(execution.operation_record.tenant)
         else:
@@ -224,14 +227,39 @@ class OutcomePolicy:
             self._check_absence_conclusive(execution, outcome, math.ceil(seconds_too_early))
             # A list may lag behind: one read that does not show the object is not enough.
             await execution.pause(CONFIRMATION_PAUSE_SECONDS + MAX_PAGE_AGE_SECONDS)
-            in_doubt_write = await self.build_in_doubt_write(execution, write)
-            outcome = await read_outcome(call.reconcile(in_doubt_write), MAX_PAGE_AGE_SECONDS)
+            outcome = await self._read_unclaimed_outcome(*reads, MAX_PAGE_AGE_SECONDS)
         if isinstance(outcome, Absent):
             # Checked again: the reads may have corrected the estimate of the service's clock.
             self._check_absence_conclusive(execution, outcome)
         if isinstance(outcome, Inconclusive):
             raise Unknown(outcome.reason)
         return outcome
+
+    async def _read_unclaimed_outcome(
+        self,
+        rule: OutcomeRule,
+        write: Write,
+        execution: OperationExecution,
+        read_outcome: OutcomeReader,
+        max_age_seconds: float,
+    ) -> WriteOutcome:
+        """Reads an outcome, without objects that other operations created, however long ago."""
+        in_doubt_write = await self.build_in_doubt_write(execution, write)
+        record, operations = execution.operation_record, self._journal.operations
+        while True:
+            outcome = await read_outcome(rule(in_doubt_write), max_age_seconds)
+            found_ids = outcome.candidate_ids if isinstance(outcome, Inconclusive) else ()
+            if isinstance(outcome, Confirmed) and outcome.object_id:
+                found_ids = (outcome.object_id,)
+            claimed_ids = {
+                id_
+                for id_ in {*found_ids} - in_doubt_write.claimed_ids
+                if await operations.is_object_created_by_other_operation(record, id_)
+            }
+            if not claimed_ids:
+                return outcome
+            claimed_ids |= in_doubt_write.claimed_ids
+            in_doubt_write = structs.replace(in_doubt_write, claimed_ids=frozenset(claimed_ids))
 
     def _apply_operator_outcome(
         self, record: OperationRecord, write: Write, outcome: WriteOutcome

@@ -86,11 +86,15 @@ def _object_of_another_write_is_claimed() -> Iterator[tuple[Any, str, Any]]:
     async def load_no_ids(*_: Any) -> set[str]:
         return set()
 
+    async def is_created_by_none(*_: Any) -> bool:
+        return False
+
     async def list_no_rivals(*_: Any) -> list[Any]:
         return []
 
     yield CheckpointWriter, "_check_object_not_claimed", _do_nothing
     yield OperationRepository, "load_object_ids_created_by_others", load_no_ids
+    yield OperationRepository, "is_object_created_by_other_operation", is_created_by_none
     yield OperationRepository, "list_open_with_identical_write", list_no_rivals
 
 
