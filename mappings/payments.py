@@ -7,15 +7,13 @@ from contextlib import suppress
 from functools import partial
 
 from mappings import batch_bodies, legacy, outcome_rules
+from mappings.batch_adds import Add, finish_add, lock_batch_for_add
 from mappings.batch_bodies import SentPayment
 from mappings.batch_lists import load_newest_payments
 from mappings.batch_locks import (
-    Add,
     call_service_under_lock,
     change_batch,
-    finish_add,
     is_signed_change_recent,
-    lock_batch_for_add,
     release_batch_lock,
 )
 from mappings.batch_reads import (

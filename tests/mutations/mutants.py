@@ -17,7 +17,7 @@ TABLES = (
     "payouts", "payout_changes", "payout_methods", "balances",
     "summaries", "paging", "money", "payloads", "batch_bodies", "payment_recipients", "batch_reads", "batch_lists",
     "batch_changes", "start_checks", "batches", "payments", "recipients", "geography",
-    "field_types", "ids", "recipient_reads", "matching", "drafts", "batch_locks",
+    "field_types", "ids", "recipient_reads", "matching", "drafts", "batch_adds", "batch_locks",
     "legacy", "current",
 )  # fmt: skip
 """Modules whose tables are broken, row by row."""

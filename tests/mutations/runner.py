@@ -60,7 +60,7 @@ LIKELY_TAGS = {
     "batch_lists": ("newest", "batches", "pages"), "batch_changes": ("batches", "pages"),
     "payments": ("batches", "pages"), "matching": ("batches",), "drafts": ("batches",),
     "payment_recipients": ("batches", "amounts"), "start_checks": ("batches", "pages"),
-    "batch_locks": ("batches",),
+    "batch_adds": ("batches",), "batch_locks": ("batches",),
     "errors": ("errors", "recipients", "batches"), "field_types": ("recipients", "amounts"),
 }  # fmt: skip
 """Tags of the sequences most likely to reveal a mutant of a module; all run in the end."""
@@ -134,7 +134,7 @@ BARE_SERVICE_OPTIONS: dict[str, Any] = {
 MODULES_FOR_BARE_SERVICE = {
     "balances", "batch_bodies", "batch_changes", "batch_lists", "batch_reads", "batch_views", "batches", "drafts",
     "matching", "money", "paging", "payloads", "payments", "recipients", "summaries",
-    "batch_locks", "payment_recipients", "start_checks",
+    "batch_adds", "batch_locks", "payment_recipients", "start_checks",
 }  # fmt: skip
 """Modules whose results depend on what such a service omits."""
 
