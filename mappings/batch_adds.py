@@ -6,6 +6,7 @@ While an add is in doubt, the batch is unlocked only for other adds (contract, s
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from msgspec import structs
 from mappings import money
 from mappings.batch_locks import (
     ADDS,
+    MAX_LOCK_ATTEMPTS,
     SIGNED_CHANGES_KIND,
     acquire_batch_lock,
     build_finished_change_facts,
@@ -28,7 +30,7 @@ from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
 from mappings.dates import format_timestamp
 from mappings.effects import JSON, CompareAndSet, LoadFacts, Request, Step, SubFlow
 from mappings.errors import OTHER_IN_DOUBT
-from mappings.failures import Halted, Unknown
+from mappings.failures import Conflict, Halted, Unknown
 from mappings.lazy_sequences import chain_rows, filter_rows
 from mappings.matching import Entry
 from mappings.objects import Facts
@@ -108,8 +110,18 @@ def finish_add(add: Add, entry: Entry | None = None) -> SubFlow:
 
     Records the payment, if it was added (``entry``).
     """
+    for _ in range(MAX_LOCK_ATTEMPTS):
+        # An operator may close another add meanwhile, without the lock.
+        with suppress(Conflict):
+            return (yield from _record_finished_add(add, entry))
+    raise Unknown("other changes of the batch are under way")
+
+
+def _record_finished_add(add: Add, entry: Entry | None) -> SubFlow:
     facts, entries = yield from _relock_batch_and_load_facts(add)
     adds = {name: body for name, body in facts.get(ADDS, {}).items() if name != add.name}
+    # Unconditional in the usual case, because that needs no commit of its own.
+    expected = {ADDS: facts.get(ADDS)} if adds else {}
     id_ = None if entry is None else entry.get("upstream")
     if entry is not None and id_ is None:
         adds[add.name] = {**add.body, _IS_ADDED: True}
@@ -120,7 +132,7 @@ def finish_add(add: Add, entry: Entry | None = None) -> SubFlow:
         # No other request has had the lock, so their loaded batch is current: they need no conflict.
         if facts.get("since") == identify_lock(add.request):
             del new_facts["version"]
-        yield CompareAndSet("batch", add.batch.id, new_facts)
+        yield CompareAndSet("batch", add.batch.id, new_facts, expected)
         return
     # Another add may have loaded the batch since and stored the payment already.
     other_entries = filter_rows(
@@ -132,7 +144,7 @@ def finish_add(add: Add, entry: Entry | None = None) -> SubFlow:
     record = build_batch_record(add.batch.id, new_facts, new_entries, created_ids)
     # By these redirects a payment is found by its id alone.
     redirects = [CompareAndSet("alias", each, {"batch": add.batch.id}) for each in created_ids]
-    yield structs.replace(record, linked=(*record.linked, *redirects))
+    yield structs.replace(record, expected=expected, linked=(*record.linked, *redirects))
 
 
 def _relock_batch_and_load_facts(add: Add) -> SubFlow:
@@ -144,11 +156,12 @@ def _relock_batch_and_load_facts(add: Add) -> SubFlow:
 
     def build_lock(facts: Facts) -> CompareAndSet:
         lock_facts = {"phase": "editing", "since": f"{since} again"}
-        is_unchanged = build_unchanged_batch_condition(facts)
+        is_unchanged = build_unchanged_batch_condition(facts) | {ADDS: facts.get(ADDS)}
         return CompareAndSet("batch", id_, lock_facts, expected=is_unchanged)
 
-    try:
-        facts = yield from update_batch_when(id_, is_open_to_adds, build_lock)
-    except Halted:
-        raise Unknown("other changes of the batch are under way") from None
+    if facts.get("since") != f"{since} again":
+        try:
+            facts = yield from update_batch_when(id_, is_open_to_adds, build_lock)
+        except Halted:
+            raise Unknown("other changes of the batch are under way") from None
     return facts, (yield LoadFacts("payments", id_)).get("entries", [])

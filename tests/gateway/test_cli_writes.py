@@ -38,7 +38,7 @@ from tests.operator_commands import (
     open_operated_gateway,
     wait_until_async,
 )
-from tests.payouts import WALLET, create_batch, create_recipient
+from tests.payouts import WALLET, create_batch, create_recipient, request_successfully
 from tests.processes import build_configuration, run_installed_command, run_serve
 from tests.running_gateway import KEY, build_settings, import_api_keys
 from tests.service_summaries import load_service_summary, show_summary
@@ -838,6 +838,38 @@ async def test_closed_add_leaves_another_one_in_doubt(tmp_path: Path) -> None:
         await operated_gateway.age_sent_writes()
         await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway), 40)
         assert await add_payment("12") == 200
+
+
+async def test_add_closed_while_another_one_ends_does_not_block_the_batch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        gateway = operated_gateway.gateway
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "10.00")
+        path, body = f"/v1/batches/{batch}/payments", {"recipient": {"id": recipient}}
+        operated_gateway.add_fault("POST", "/v1/batches/*/payments", close="before")
+        lost_body = {**body, "sourceAmount": "11.00"}
+        assert (await gateway.request("POST", path, lost_body)).status == 500
+        await change_recorded_steps(operated_gateway)
+        await operated_gateway.age_sent_writes()
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
+        load_facts = ObjectStateStore.load
+
+        async def load_facts_and_close(self: ObjectStateStore, *key: Any) -> Any:
+            facts = await load_facts(self, *key)
+            if key[1] == "batch" and operated_gateway.service.creation_counts["payment"] == 2:
+                monkeypatch.undo()
+                await operated_gateway.run_command("writes", "close", write, "--yes")
+            return facts
+
+        monkeypatch.setattr(ObjectStateStore, "load", load_facts_and_close)
+        other_body = {**body, "sourceAmount": "12.00"}
+        assert (await gateway.request("POST", path, other_body)).status == 200
+        assert ObjectStateStore.load is load_facts
+        assert await has_no_write_in_doubt(operated_gateway)
+        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
 
 
 async def test_closed_add_that_happened_is_not_sent_again_by_a_retry(tmp_path: Path) -> None:
