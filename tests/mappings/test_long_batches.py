@@ -10,13 +10,16 @@ import pytest
 
 from mappings import errors, legacy, matching, payment_recipients, request_bodies
 from mappings.batch_bodies import (
+    COMPARED_FIELDS,
     FieldNames,
+    SentPayment,
     collect_sent_payments,
+    drop_unchanged_fields,
     map_payment_field_names_to_client,
 )
 from mappings.batch_views import build_batch
 from mappings.failures import Invalid, Problem, Refused
-from mappings.lazy_sequences import SLICE_SIZE, MappedSequence, SerializedSequence
+from mappings.lazy_sequences import SLICE_SIZE, MappedSequence, SerializedSequence, pack_fields
 from mappings.matching import match_payments_with_entries
 
 PAYMENT_COUNT = 2 * SLICE_SIZE + 30
@@ -99,6 +102,33 @@ def map_all_field_names(payments: Sequence[Any]) -> dict[str, str]:
     for number, payment in enumerate(payments):
         names |= map_payment_field_names_to_client(payment, f"payments[{number}].")
     return names
+
+
+@pytest.mark.parametrize(
+    ("asked", "change", "sent_change"),
+    [
+        ({}, {"sourceAmount": "5.00", "memo": "June"}, {"memo": "June"}),
+        ({}, {"targetAmount": "4.00", "targetCurrency": "EUR"}, {}),
+        ({}, {"memo": "March", "sourceAmount": "6.00"}, {"sourceAmount": "6.00"}),
+        ({"asked_side": "source", "asked_amount": "6.00"}, {"sourceAmount": "5.00"}, ...),
+        ({"asked_side": "source", "asked_amount": "5.00"}, {"sourceAmount": "5.00"}, {}),
+        ({"asked_currency": "USD"}, {"targetAmount": "4.00", "targetCurrency": "EUR"}, ...),
+    ],
+)
+def test_unchanged_fields_of_a_long_batch_are_dropped_as_of_a_short_one(
+    asked: dict[str, str], change: dict[str, str], sent_change: Any
+) -> None:
+    shown = {
+        "sourceAmount": "5.00",
+        "targetAmount": "4.00",
+        "targetCurrency": "EUR",
+        "memo": "March",
+    }
+    payment = {"id": "P-1", **shown, **asked}
+    sent_change = change if sent_change is ... else sent_change
+    for rows in ([payment], SerializedSequence([payment])):
+        read_payment = pack_fields(rows, COMPARED_FIELDS)
+        assert drop_unchanged_fields(SentPayment(change, ""), read_payment(0)).body == sent_change
 
 
 def test_field_names_of_long_batch_equal_those_of_short_one() -> None:
