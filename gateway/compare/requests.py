@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from mappings import OPERATIONS, UNLISTED
-from mappings.effects import Vocabulary
 
 
 class InputError(Exception):
@@ -83,12 +82,6 @@ def is_path_word(part: str) -> bool:
     return part in _PUBLIC_PATH_PARTS or bool(re.fullmatch("[A-Za-z]{0,2}", part))
 
 
-def _build_display_path(path: str) -> str:
-    words = Vocabulary()
-    path = path.replace("<wallet>", words.legacy_wallet)
-    return f"/v1{path.replace('<service>', words.legacy_service)}"
-
-
 KEYED_OPERATIONS = frozenset(
     operation.name for operation in (*OPERATIONS, *UNLISTED) if not operation.is_keyless
 )
@@ -97,6 +90,6 @@ KEYED_OPERATIONS = frozenset(
 _PATH_PATTERNS = [
     (re.compile(re.sub(r"\{\w+\}", "[^/]+", path) + "/?"), operation.method, operation.name, path)
     for operation in (*OPERATIONS, *UNLISTED)
-    for path in [_build_display_path(operation.path)]
+    for path in [f"/v1{re.sub('[<>]', '', operation.path)}"]
 ]
 _PUBLIC_PATH_PARTS = {part for *_, path in _PATH_PATTERNS for part in path.split("/")}
