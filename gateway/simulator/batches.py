@@ -194,14 +194,13 @@ def parse_text(problems: Problems, body: JsonObject, field_name: str) -> str:
     return str(value or "")
 
 
-def insert_payment(tenant: Tenant, batch: Batch, payment: Payment) -> Payment:
+def insert_payment(tenant: Tenant, batch: Batch, payment: Payment) -> None:
     payment.id = tenant.create_id("P-", tenant.options.payment_id_length)
     # The batch: of an edited one, the payment has been checked against a copy.
     payment.batch, payment.created_at = batch, tenant.now()
     payment.updated_at = batch.updated_at = payment.created_at
     # In two indexes: payments are also read by their id alone.
     batch.payments[payment.id] = tenant.payments[payment.id] = payment
-    return payment
 
 
 def replace_payment(tenant: Tenant, payment: Payment, changed_copy: Payment) -> None:
