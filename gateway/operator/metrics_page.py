@@ -175,9 +175,9 @@ class MetricsPage:
         for environment, origin in self.origins.items():
             for usage, count in origin.connection_counts.items():
                 metrics.upstream_connections.labels(environment, usage).set(count)
+        refusals = self.problems.map_refusals_by_environment()
         for environment in self.environments:
-            refused_count = self.problems.count_refused(environment)
-            metrics.refused_credentials.labels(environment).set(refused_count)
+            metrics.refused_credentials.labels(environment).set(len(refusals.get(environment, ())))
             metrics.clock_offset.labels(environment).set(self.clock.offset(environment))
             index_figures = self.indexes.calculate_cache_statistics(environment)
             metrics.recipient_caches.labels(environment).set(index_figures.caches)

@@ -84,9 +84,6 @@ class ServiceProblems:
         """
         self.by_credentials.clear()
 
-    def count_refused(self, environment: str) -> int:
-        return len(self.map_refusals_by_environment().get(environment, ()))
-
     def describe_problem(self, environment: str) -> str | None:
         """Returns one line that names nobody; None if the service serves the gateway."""
         if refusals := self.map_refusals_by_environment().get(environment):
