@@ -74,10 +74,6 @@ class Edit:
     removed_ids: Sequence[JSON] = ()
     facts: Mapping[str, JSON] = field(default_factory=dict)
 
-    @property
-    def has_payment_changes(self) -> bool:
-        return bool(self.added_entries or self.removed_ids or self.build_changes())
-
     def is_sent(self, *, memo: bool) -> bool:
         """Whether the service gets any of the edit; without ``memo``, memos are only stored."""
         if memo or self.added_entries or self.removed_ids or self.facts:
@@ -182,7 +178,7 @@ def edit_batch(
 
 def _edit_without_service(batch: Batch, request: Request, edit: Edit, now: str) -> SubFlow:
     """Makes the first edit that the service has no path for."""
-    if not edit.has_payment_changes:
+    if not (edit.added_entries or edit.removed_ids or edit.build_changes()):
         # A description changes nothing that is paid, so the service's batch need not be superseded.
         shown = batch.service_fields
         service_text = shown.get("description_told", shown.get("description")) or ""
