@@ -183,7 +183,7 @@ def summarize_records() -> None:
         series.add_durations(group)
         for status, count in collections.Counter(map(_STATUS, group)).items():
             if status < 400:
-                series.count(status, "success", count)
+                series.counts[status, "success"] += count
         for request in group:
             if request[3] >= 400:
                 _count_unsuccessful_request(series, request)
@@ -201,7 +201,7 @@ def summarize_records() -> None:
 def _count_unsuccessful_request(series: RequestSeries, request: RequestRecord) -> None:
     status, upstream_seconds, log_fields = request[3], request[6], request[7]
     outcome = classify_outcome(status, log_fields)
-    series.count(status, outcome)
+    series.counts[status, outcome] += 1
     # The service's own refusals, which are passed on, took time there.
     if outcome == "refused" and status in (401, 403) and not upstream_seconds:
         traffic.authentication_failure_counts[series.labels[0]] += 1

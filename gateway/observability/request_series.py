@@ -68,12 +68,9 @@ class RequestSeries:
 
     def __init__(self, labels: tuple[str, str, str]) -> None:
         self.labels = labels
-        self.counts: dict[StatusAndOutcome, int] = {}
+        self.counts = Counter[StatusAndOutcome]()
         self.duration, self.overhead = DurationHistogram(), DurationHistogram()
         self.upstream = DurationHistogram()
-
-    def count(self, status: int, outcome: str, count: int = 1) -> None:
-        self.counts[status, outcome] = self.counts.get((status, outcome), 0) + count
 
     def add_durations(self, requests: Sequence[RequestRecord]) -> None:
         seconds, upstream_seconds = split_durations(requests)
