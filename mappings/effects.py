@@ -370,8 +370,6 @@ OutcomeRule = Callable[[InDoubtWrite], Generator[Step, Any, WriteOutcome]]
 
 # Operations.
 
-Exactness = Literal["exact", "emulated", "inferred", "lossy"]
-
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -388,7 +386,7 @@ class Operation:
     method: str
     path: str
     flow: Callable[[Request], Flow]
-    exactness: Exactness
+    exactness: Literal["exact", "emulated", "inferred", "lossy"]
     exactness_reason: str
     answer_shape: Any
     body_shape: Any = None

@@ -157,11 +157,8 @@ class Upstream(Section):
         return self
 
 
-LogLevel = Literal["debug", "info", "warning", "error"]
-
-
 class Logs(Section):
-    level: LogLevel = "info"
+    level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "text"] = "auto"
 
 

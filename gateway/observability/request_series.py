@@ -28,8 +28,6 @@ OTHER_ENDPOINT = "other"
 
 _ENDPOINT_LABELS = {f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS}
 
-StatusAndOutcome: TypeAlias = tuple[int, str]
-
 
 def count_by_bucket(counts: list[int], bounds: Sequence[float], durations: Iterable[float]) -> None:
     """Adds durations to the counts of buckets with these upper bounds and one without."""
@@ -68,7 +66,7 @@ class RequestSeries:
 
     def __init__(self, labels: tuple[str, str, str]) -> None:
         self.labels = labels
-        self.counts = Counter[StatusAndOutcome]()
+        self.counts = Counter[tuple[int, str]]()
         self.duration, self.overhead = DurationHistogram(), DurationHistogram()
         self.upstream = DurationHistogram()
 
