@@ -31,8 +31,6 @@ from gateway.storage.store import Store, open_store
 from gateway.storage.tables import api_keys, tenant_credentials
 from gateway.storage.tenants import Tenant
 
-IMPORTED_EVENT = "imported"
-
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
@@ -209,5 +207,5 @@ class _KeyImport:
             # A renamed key keeps its modes: they must not change by a rename.
             await copy_modes(tx, tenant, old_name, new_name)
         for tenant, number in self._changes_by_tenant.items():
-            event = f"{IMPORTED_EVENT} {pluralize(number, 'key')}"
+            event = f"imported {pluralize(number, 'key')}"
             await record_audit_event(self._store, tx, event, tenant)

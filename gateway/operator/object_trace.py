@@ -217,8 +217,6 @@ async def _load_related_audit_events(
 
 EDIT_OPERATIONS = frozenset({"update_batch", "create_payment", "update_payment", "delete_payment"})
 UNCHANGED_AT_SERVICE = "nothing was changed at the service"
-CHANGE_IS_IN_DRAFT = "any change it made is in a draft of the gateway"
-BATCH_IS_SUPERSEDED = "its batch is superseded, and the gateway never starts it"
 
 STATE_WORDS = {
     states.IN_DOUBT: "in doubt",
@@ -279,9 +277,9 @@ def _explain_request_without_service_change(
     if record.state not in (states.DONE, states.ANSWERED) or has_effect:
         return []
     if record.operation in EDIT_OPERATIONS:
-        return [f"{UNCHANGED_AT_SERVICE}: {CHANGE_IS_IN_DRAFT}"]
+        return [f"{UNCHANGED_AT_SERVICE}: any change it made is in a draft of the gateway"]
     if record.operation in BATCH_DELETIONS and record_writes:
-        return [f"{UNCHANGED_AT_SERVICE}: {BATCH_IS_SUPERSEDED}"]
+        return [f"{UNCHANGED_AT_SERVICE}: its batch is superseded, and the gateway never starts it"]
     return [UNCHANGED_AT_SERVICE]
 
 

@@ -33,8 +33,6 @@ from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
 from mappings.forwarded_writes import FORWARDED_PREFIX
 
-CLOSE_EVENT = "closed"
-
 _CREATING_OPERATIONS = ("create_recipient", "create_batch", "create_payment", "update_batch")
 """The operations that create a recipient, a batch or payments each time they are executed."""
 
@@ -108,7 +106,7 @@ async def _try_close_operation(store: Store, write_id: str, *, waits_for_gateway
         column_values={"state": end_state if has_happened else states.UNDONE, "reason": None},
         # Nothing continues the operation, so its encrypted request and steps are no longer needed.
         drops_payload=True,
-        audit_action=CLOSE_EVENT,
+        audit_action="closed",
     )
     try:
         await repository.save_checkpoint(record, point)

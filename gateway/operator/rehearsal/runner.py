@@ -26,7 +26,6 @@ KINDS = {
 """By kind: the name of one, its field with the reference, how to list it, the row of deletions."""
 
 STARTED_STATUSES = ("processing", "processed", "complete")
-STARTED_REASON = "it was started, so it stays"
 
 Leftover = dict[str, Any]
 """An object at the service (``kind``, ``id``, ``reference``), and the ``reason`` why it is there."""
@@ -122,7 +121,7 @@ async def _remove_object(run: RehearsalRun, kind: str, id_: str) -> str:
     if status == "archived" or (is_refused and not read.is_accepted):
         return ""
     if status in STARTED_STATUSES:
-        return STARTED_REASON
+        return "it was started, so it stays"
     if deletion.is_accepted:
         reason = "the service confirms its deletion, but still has it"
         run.record(row, is_ok=False, seen="a DELETE is confirmed and ignored")
