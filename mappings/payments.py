@@ -34,7 +34,7 @@ from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field
 from mappings.failures import Failure, Invalid, Refused, is_retryable_read_failure
 from mappings.ids import derive_deterministic_id
 from mappings.list_filters import Filters, filter_payments, search_payments
-from mappings.matching import Payment
+from mappings.matching import Payment, extract_recipient_id
 from mappings.objects import build_legacy_payment, build_legacy_recipient, drop_nulls
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_payment
@@ -173,7 +173,7 @@ def _build_full_payment(payment: Payment, request: Request, *, is_added: bool = 
 
     If the service refuses to show the recipient, its fields in the payment are used.
     """
-    id_ = (payment.get("recipient") or {}).get("id")
+    id_ = extract_recipient_id(payment)
     if id_ is None:
         return build_legacy_payment(payment, None)
     facts = yield LoadFacts("recipient", str(id_))

@@ -93,8 +93,7 @@ def has_upstream_batch_requested_payments(batch: Batch) -> SubFlow:
     for payment in batch.payments:
         side = payment.get("asked_side") or "source"
         amount = money.parse_amount(payment.get(f"{side}Amount"))
-        recipient = (payment.get("recipient") or {}).get("id")
-        actual_counts = recipient, amount, payment.get(f"{side}Currency")
+        actual_counts = extract_recipient_id(payment), amount, payment.get(f"{side}Currency")
         if requested_counts[actual_counts]:
             requested_counts[actual_counts] -= 1
         else:
