@@ -37,7 +37,8 @@ QUICK := tests/test_cases_in_process.py tests/test_suite_imports.py tests/mappin
   tests/gateway/reads/test_listing.py tests/gateway/signed_api/test_credentials.py tests/gateway/storage/test_encryption.py \
   tests/gateway/upstream/test_circuit_breaker.py tests/gateway/upstream/test_clock.py
 COLLECT := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -q >/dev/null
-# Three for each core, because tests often wait.
+# Three for each core, because tests often wait. They take tests from each other: one would otherwise be
+# left with the slow ones of its share, and the others idle.
 PROCESSES ?= $(shell expr 3 \* $$(nproc 2>/dev/null || echo 2))
 
 .PHONY: run install test quick check format docs pictures fuzz proof mutants soak bench lock clean
@@ -55,7 +56,7 @@ test: $(VENV)/ready-dev
 	@tests/browser.sh $(BIN)/playwright
 	@$(BIN)/python -m compileall -q gateway mappings tests
 	@ls tests/__pycache__/*-pytest-*.pyc >/dev/null 2>&1 || { $(COLLECT) tests/gateway & $(COLLECT) --ignore tests/gateway; wait; }
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(PROCESSES) $(TESTS) || { test $$? -eq 1 || exit 1; \
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal $(TESTS) || { test $$? -eq 1 || exit 1; \
 	  echo '== Repeating the failed tests alone; a test that passes now is flaky: find out why =='; \
 	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(TESTS); }
 
