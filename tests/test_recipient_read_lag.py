@@ -12,11 +12,21 @@ import pytest
 
 from gateway.server.app import run_gateway
 from gateway.upstream.clock import ServiceClock
+from mappings.recipient_reads import is_shown_late
 from tests.payouts import create_recipient, open_gateway_and_service, request_successfully
 from tests.running_gateway import GatewayUnderTest, build_settings
 from tests.signed_requests import SigningClient, send_raw, send_signed
 from tests.simulator import Fault, Service, start_simulator
 from tests.state import KEY, import_api_keys
+
+
+@pytest.mark.parametrize("time_shown", [None, "yesterday", "2026-03-01T10:00:00"])
+def test_recipient_without_a_time_that_can_be_compared_may_be_shown_late(time_shown: Any) -> None:
+    flow = is_shown_late({"id": "R-1", "updatedAt": time_shown})
+    next(flow)
+    with pytest.raises(StopIteration) as end:
+        flow.send({"/recipients/R-1": ("", "2026-03-01T10:00:00+00:00")})
+    assert end.value.value is True
 
 
 async def show_as_now(gateway: GatewayUnderTest, service: Service) -> None:

@@ -126,6 +126,21 @@ def test_non_object_in_place_of_object_is_unchanged(value: Any) -> None:
     assert TRANSLATOR.translate_from_neutral(Shape, value) == value
 
 
+@pytest.mark.parametrize(
+    ("shape", "shown", "neutral"),
+    [
+        (current.SummaryBatch, {"AcmeTotal": 1}, {"ServiceTotal": 1}),
+        (current.SummaryBatch, {"merchantBalances": {"AcmeTotal": 1}}, {"merchantBalances": {"ServiceTotal": 1}}),
+        (current.BalanceAnswer, {"payco": {"amount": "1.00"}}, {"wallet": {"amount": "1.00"}}),
+        (current.BalanceAnswer, {"balance": {"payco": {"type": "payco"}}}, {"balance": {"wallet": {"type": "wallet"}}}),
+    ],
+)  # fmt: skip
+def test_words_of_balances_and_totals_are_the_services(
+    shape: Any, shown: Any, neutral: Any
+) -> None:
+    assert CURRENT.translate_to_neutral(shape, shown) == neutral
+
+
 def test_input_is_not_modified() -> None:
     original = {"wallet": {"method": "wallet"}, "inners": [{"method": "wallet"}]}
     TRANSLATOR.translate_from_neutral(Shape, original)
