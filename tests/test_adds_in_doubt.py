@@ -363,6 +363,16 @@ async def add_payment_by(method: str, day: BatchInDoubt, amount: str) -> Gateway
     return await day.setup.gateway.request("PATCH", day.path, body)
 
 
+async def retry_and_start(method: str, day: BatchInDoubt, close: str) -> None:
+    """Sends the add in doubt again, which is replayed only if it was executed; both are paid."""
+    await day.wait_until_settled()
+    retry_response = await add_payment_by(method, day, "10.00")
+    assert retry_response.status == 200, retry_response.text
+    assert ("Idempotent-Replayed" in retry_response.headers) == (close == "after")
+    await day.start_batch()
+    assert day.list_paid_amounts() == ["10.00", "10.00"]
+
+
 @pytest.mark.parametrize("close", ["before", "after"])
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
 async def test_payment_that_no_summary_showed_is_not_taken_for_an_equal_one_in_doubt(
@@ -374,12 +384,7 @@ async def test_payment_that_no_summary_showed_is_not_taken_for_an_equal_one_in_d
         show_no_payments(setup, times=1)
         setup.add_fault(method, ADD_PATH if method == "POST" else "/v1/batches/*", close=close)
         assert (await add_payment_by(method, day, "10.00")).status == 500
-        await day.wait_until_settled()
-        retry_response = await add_payment_by(method, day, "10.00")
-        assert retry_response.status == 200, retry_response.text
-        assert ("Idempotent-Replayed" in retry_response.headers) == (close == "after")
-        await day.start_batch()
-        assert day.list_paid_amounts() == ["10.00", "10.00"]
+        await retry_and_start(method, day, close)
 
 
 @pytest.mark.parametrize("close", ["before", "after"])
@@ -403,12 +408,7 @@ async def test_payment_of_a_submitted_draft_is_not_taken_for_an_equal_one_in_dou
         await request_successfully(setup.gateway, "GET", f"/batches/{day.batch}/summary")
         await day.lose_add("10.00", close)
         setup.service.faults.clear()
-        await day.wait_until_settled()
-        retry_response = await day.add_payment("10.00")
-        assert retry_response.status == 200, retry_response.text
-        assert ("Idempotent-Replayed" in retry_response.headers) == (close == "after")
-        await day.start_batch()
-        assert day.list_paid_amounts() == ["10.00", "10.00"]
+        await retry_and_start("POST", day, close)
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
