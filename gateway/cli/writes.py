@@ -14,15 +14,15 @@ from gateway.operator.in_doubt_writes import (
     WriteInDoubt,
     advise_to_wait,
     check_operator_verdict,
+    describe_recorded_outcome,
     find_write_by_shown_id,
     load_in_doubt_writes,
     record_operator_verdict,
 )
 from gateway.operator.operation_closing import close_in_doubt_operation
 from gateway.storage import Store
-from gateway.storage.operation_records import OPERATOR_OUTCOMES
 from gateway.storage.superseded_batches import SupersededBatch, list_superseded_batches
-from gateway.writes.states import ABSENT, CONFIRMED, describe_write_state
+from gateway.writes.states import ABSENT, CONFIRMED
 
 NO_GATEWAY_WARNING = (
     "Warning: no gateway answers at {url}, so it is not known here whether the service is up. If it is "
@@ -92,13 +92,9 @@ def _format_write_in_doubt(in_doubt: WriteInDoubt) -> str:
         f"    request:     {record.tenant}, {record.operation}, key {record.key_name}{object_id}",
         f"    reason:      {in_doubt.reason}",
     ]
-    if write.operator_outcome:
-        lines.append(f"    recorded:    {_describe_recorded_outcome(write.operator_outcome)}")
+    if in_doubt.recorded_outcome:
+        lines.append(f"    recorded:    {in_doubt.recorded_outcome}")
     return "\n".join([*lines, f"    what to do:  {in_doubt.to_do}"])
-
-
-def _describe_recorded_outcome(verdict: str) -> str:
-    return describe_write_state(verdict) if verdict in OPERATOR_OUTCOMES else f"made {verdict}"
 
 
 @writes.command("settle")
@@ -129,7 +125,7 @@ def settle_write(
     if [happened, did_not_happen, bool(made)].count(True) != 1:
         raise click.UsageError("give exactly one of --happened, --did-not-happen and --made ID")
     verdict = made or (CONFIRMED if happened else ABSENT)
-    verdict_text = _describe_recorded_outcome(verdict)
+    verdict_text = describe_recorded_outcome(verdict)
 
     # Checked before the prompt, so that an impossible verdict fails without a question.
     async def check_and_describe_write(store: Store) -> str:

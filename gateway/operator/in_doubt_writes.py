@@ -58,6 +58,18 @@ class WriteInDoubt:
     def reason(self) -> str:
         return self.record.reason or "the process that sent it ended before the answer came"
 
+    @property
+    def recorded_outcome(self) -> str | None:
+        """The outcome that an operator recorded, in words; None if none is recorded."""
+        outcome = self.write.operator_outcome
+        return describe_recorded_outcome(outcome) if outcome else None
+
+
+def describe_recorded_outcome(outcome: str) -> str:
+    if outcome in OPERATOR_OUTCOMES:
+        return states.describe_write_state(outcome)
+    return f"made {outcome}"
+
 
 def format_write_id(record: OperationRecord, write: Write) -> str:
     return f"{record.id[:ID_CHARACTERS]}.{write.number}"

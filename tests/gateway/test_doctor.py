@@ -347,6 +347,7 @@ async def test_full_disk_is_reported(tmp_path: Path) -> None:
                 finding = require_only_error(await run_doctor(settings))
     assert finding.check_name == "state"
     assert "free space" in finding.advice
+    assert "GRANT" not in finding.advice, "a file has no such thing"
 
 
 async def test_missing_state_is_reported(tmp_path: Path) -> None:

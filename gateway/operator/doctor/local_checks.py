@@ -23,11 +23,10 @@ from gateway.storage.freezes import list_freezes
 from gateway.storage.restore_detection import NO_MARK, load_restore_state
 from gateway.storage.tables import counters
 
-UNWRITABLE = {
-    "means": "every write of a client is refused",
-    "do": "free space on its disk if that is full; otherwise grant the gateway's database user write "
-    "access to its tables (GRANT ALL ON ALL TABLES IN SCHEMA public), or make its operating system "
-    "user the owner of the file and its directory",
+_ACCESS_ADVICE = {
+    "sqlite": "make the gateway's user the owner of the file and its directory",
+    "postgresql": "grant the gateway's user write access to its tables (GRANT ALL ON ALL TABLES IN "
+    "SCHEMA public)",
 }
 
 EXPIRY_WARNING_PERIOD = timedelta(days=14)
@@ -95,7 +94,12 @@ async def check_state_writable_and_current(settings: Settings, store: Store) -> 
         await store.write(insert_and_delete)
     except StoreUnavailable as error:
         happened = (store.database.write_error or error).happened
-        raise StoreUnavailable(happened, **UNWRITABLE) from None
+        raise StoreUnavailable(
+            happened,
+            means="every write of a client is refused",
+            do="free space on its disk if that is full; otherwise "
+            + _ACCESS_ADVICE[store.database.dialect],
+        ) from None
     if await is_restored(store, settings.state.restore_mark_path):
         description = f"{RESTORED_MESSAGE}: no batch is started on it"
         # Clients are served, except for starts of batches.
