@@ -1,6 +1,7 @@
-"""Every transcript over HTTP: a gateway in front of a service that answers as the case says.
+"""Transcripts over HTTP: a gateway in front of a service that answers as the case says.
 
-The signature is checked elsewhere.
+``test_cases_in_process`` plays every transcript; of those that differ only in what is translated, HTTP
+would show nothing more. The signature is checked elsewhere.
 """
 
 from __future__ import annotations
@@ -18,6 +19,18 @@ from mappings import OPERATIONS
 from tests.running_gateway import open_gateway
 from tests.state import open_state
 from tests.transcripts import CASES, FILES, ScriptedService, Transcript, name_of
+from tests.transcripts_in_process import NEEDS_SERVER
+
+
+def _list_files() -> list[Path]:
+    """One file for each operation, status and configuration, and those that only a server answers."""
+    files: dict[Any, Path] = {}
+    for file in FILES:
+        transcript, operation = Transcript.load(file), file.stem.partition("--")[0]
+        status = transcript.case["answer"].get("status", 200)
+        is_needed = name_of(file) in NEEDS_SERVER
+        files.setdefault((operation, status, str(transcript.settings), is_needed), file)
+    return list(files.values())
 
 
 @asynccontextmanager
@@ -37,7 +50,7 @@ async def _serve_scripted(service: ScriptedService) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-@pytest.mark.parametrize("file", FILES, ids=name_of)
+@pytest.mark.parametrize("file", _list_files(), ids=name_of)
 async def test_case(file: Path, tmp_path: Path) -> None:
     transcript = Transcript.load(file)
     method, target, body = transcript.request

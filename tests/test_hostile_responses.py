@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import aiohttp
@@ -107,6 +108,7 @@ async def forwarding_gateway(
         yield setup
 
 
+@cache
 def compress(text: bytes) -> bytes:
     return gzip.compress(text, 6)
 

@@ -58,10 +58,11 @@ CONFIG = schemathesis.Config.from_dict(
     {
         "generation": {
             "deterministic": not EXAMPLES,
-            "max-examples": EXAMPLES or 25,
+            "max-examples": EXAMPLES or 20,
             "with-security-parameters": False,
         },
-        "phases": {"stateful": {"enabled": False}},
+        # Covering every value of every schema takes seconds in each process that collects it.
+        "phases": {"stateful": {"enabled": False}, "coverage": {"enabled": bool(EXAMPLES)}},
     }
 )
 SCHEMA = schemathesis.openapi.from_dict(
@@ -76,14 +77,8 @@ class CaseClient:
     def __init__(self, gateway: GatewayInThread) -> None:
         self.url = f"{gateway.url}/v1"
         self.session = requests.Session()
-        self.case_count = 0
         self.count = 0
         self.ids: dict[str, str] = {}
-
-    def should_skip(self) -> bool:
-        """Skips every other case of more than three thousand, unless EXAMPLES is set."""
-        self.case_count += 1
-        return not EXAMPLES and self.case_count % 2 == 0
 
     def load_ids(self) -> dict[str, str]:
         """Returns ids of a recipient, a batch and a payment, which are new after every 12 cases."""
@@ -151,8 +146,6 @@ def replace_ids(value: Any, ids: dict[str, str]) -> Any:
 def test_every_answer_matches_the_openapi_description(
     case: schemathesis.Case, client: CaseClient
 ) -> None:
-    if client.should_skip():
-        return
     ids = client.load_ids()
     if client.count % 5:
         case.path_parameters = replace_ids(case.path_parameters, ids)

@@ -17,7 +17,7 @@ from tests.simulation.mutations import MISTAKES, apply_mistake
 from tests.simulation.scenarios import SCENARIOS, Kind
 from tests.simulation.seeds import play_seed
 
-SEEDS, GROUPS = 200, 4
+SEEDS, GROUPS = 100, 2
 MAX_SEEDS_TO_FIND = 15
 """Seeds in which each planted mistake must be found."""
 STEPS_BETWEEN_KILLS = max(1, 1000 // int(os.environ.get("KILLS", "30")))

@@ -6,6 +6,7 @@ import base64
 import json
 import zlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -35,13 +36,20 @@ def dump_compactly(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
+def dump_row(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+@cache
+def dump_rows(dump: Callable[[Any], bytes]) -> tuple[bytes, ...]:
+    return tuple(map(dump, build_rows()))
+
+
 def dump_batch_with_row(
-    row: bytes,
-    index: int = ROW_COUNT - 5,
-    dump: Callable[[Any], bytes] = lambda value: json.dumps(value).encode(),
+    row: bytes, index: int = ROW_COUNT - 5, dump: Callable[[Any], bytes] = dump_row
 ) -> bytes:
     """Build a large text in which one row has this text."""
-    rows = [dump(row_value) for row_value in build_rows()]
+    rows = list(dump_rows(dump))
     rows[index] = row
     return b'{"payments":[' + b",".join(rows) + b"]}"
 
