@@ -20,7 +20,7 @@ from decimal import Decimal
 from functools import partial
 from typing import NamedTuple
 
-from mappings import current, legacy, money, paging
+from mappings import legacy, money, paging
 from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
 from mappings.effects import JSON, CompareAndSet
 from mappings.fields import FieldTable, declare_field_set_in_code, declare_read_only_fields
@@ -42,7 +42,7 @@ EDITABLE_STATUSES = frozenset({"open", "pending"})
 
 BATCH = FieldTable(
     (legacy.Batch,),
-    (current.BatchFields,),
+    (legacy.Batch,),
     declare_read_only_fields("id", reason="set by the service"),
     declare_read_only_fields(
         "description", reason="stored here too if the service has no path to change it"

@@ -94,56 +94,14 @@ class Recipient(TypedDict, total=False):
     updatedAt: str
 
 
-# Legacy interface, section 2, to which the current document refers
-
-
-class Batch(TypedDict, total=False):
-    """The fields of a payment's batch."""
-
-    id: str
-    createdAt: str | None
-    updatedAt: str | None
-    sentAt: str | None
-    completedAt: str | None
-
-
-class BatchFields(Batch, total=False):
-    """The fields of a batch in a summary."""
-
-    status: str
-    amount: str
-    totalPayments: int
-    currency: str
-    description: str | None
-    quoteExpiredAt: str | None
-
-
 class Payment(TypedDict, total=False):
-    """A payment; ``amount`` and ``currency`` are sent by a create and never returned."""
+    """The fields of a payment that have vocabulary words.
 
-    id: str
-    amount: str
-    currency: str
+    Payments and batches have the fields of the legacy document (section 2.2): see ``legacy``.
+    """
+
     method: Annotated[str | None, Word("wallet")]
     recipient: Recipient
-    status: str
-    sourceAmount: str | None
-    targetAmount: str | None
-    exchangeRate: str | None
-    fxRate: str | None
-    fees: str | None
-    recipientFees: str | None
-    merchantFees: str | None
-    memo: str | None
-    sourceCurrency: str | None
-    sourceCurrencyName: str | None
-    targetCurrency: str | None
-    targetCurrencyName: str | None
-    compliance: Compliance
-    processedAt: str | None
-    createdAt: str | None
-    updatedAt: str | None
-    batch: Batch
 
 
 # Section 4: requests and responses
@@ -190,7 +148,7 @@ class SummaryBalances(TypedDict, total=False):
     ServiceTotal: Annotated[JSON, WordKey("service_total")]
 
 
-class SummaryBatch(BatchFields, total=False):
+class SummaryBatch(TypedDict, total=False):
     payments: list[Payment]
     methods: dict[Annotated[str, Word("wallet")], SummaryMethod]
     ServiceTotal: Annotated[JSON, WordKey("service_total")]

@@ -108,7 +108,7 @@ WALLET = FieldTable(
 
 PAYMENT_BATCH = FieldTable(
     (legacy.PaymentBatch,),
-    (current.Batch,),
+    (legacy.PaymentBatch,),
     declare_read_only_fields(
         "id", "createdAt", "updatedAt", "sentAt", "completedAt", reason="assigned by the service"
     ),
@@ -116,7 +116,7 @@ PAYMENT_BATCH = FieldTable(
 
 PAYMENT = FieldTable(
     (legacy.Payment,),
-    (current.Payment,),
+    (legacy.Payment,),
     declare_read_only_fields(
         "id",
         "sourceAmount",

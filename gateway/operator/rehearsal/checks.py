@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gateway.operator.rehearsal.run import ENVIRONMENT, MISSING_PATH_STATUSES, RehearsalRun
 from gateway.operator.rehearsal.scenario import load_table
 from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
-from mappings import current
+from mappings import legacy
 from mappings.current import ENDPOINTS
 from mappings.payloads import extract_batch, extract_payment, extract_raw_balances
 
@@ -29,8 +29,8 @@ ASSUMPTIONS = [Assumption(*cells) for cells in load_table("assumptions.md")]
 
 IS_OPTIONAL = {f"{endpoint.method} {endpoint.path}": endpoint.is_optional for endpoint in ENDPOINTS}
 UNKNOWN_ID = "-0000000000000000"
-NOT_NEEDED = {"amount", "currency", "method", "sourceCurrencyName", "targetCurrencyName"}
-PAYMENT_FIELDS = current.Payment.__annotations__.keys() - NOT_NEEDED
+NOT_NEEDED = {"sourceCurrencyName", "targetCurrencyName"}
+PAYMENT_FIELDS = legacy.Payment.__annotations__.keys() - NOT_NEEDED
 
 Check = Callable[[RehearsalRun], bool | str | None]
 """Returns True or what was seen instead; None, or a LookupError, if no call shows it."""
@@ -84,7 +84,7 @@ def _check_write_answers(run: RehearsalRun) -> bool | str:
 
 def _check_payment_fields(run: RehearsalRun) -> bool | str:
     payment = extract_payment(run.probes["payment fields"].body)
-    batch_fields = current.Batch.__annotations__.keys() - (payment.get("batch") or {}).keys()
+    batch_fields = legacy.PaymentBatch.__annotations__.keys() - (payment.get("batch") or {}).keys()
     missing = PAYMENT_FIELDS - payment.keys() | {f"batch.{name}" for name in batch_fields}
     return not missing or f"missing: {', '.join(sorted(missing))}"
 
