@@ -1,11 +1,11 @@
-"""Payments that are being added to batches at the service.
+"""Payments that are being added to batches at the service, and how their outcome is found out.
 
 While an add is in doubt, the batch is unlocked only for other adds (contract, section 7, Blocking).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -28,12 +28,47 @@ from mappings.batch_locks import (
 from mappings.batch_reads import build_entries_from_batch, is_recent
 from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
 from mappings.dates import format_timestamp
-from mappings.effects import JSON, CompareAndSet, LoadFacts, Request, Step, SubFlow
+from mappings.effects import (
+    JSON,
+    Absent,
+    CompareAndSet,
+    Confirmed,
+    Inconclusive,
+    InDoubtWrite,
+    LoadFacts,
+    OutcomeRule,
+    Request,
+    Step,
+    SubFlow,
+)
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Conflict, Halted, Unknown
 from mappings.lazy_sequences import chain_rows, filter_rows
-from mappings.matching import Entry
+from mappings.matching import Entry, Payment
 from mappings.objects import Facts
+from mappings.outcome_matching import (
+    NO_PAYMENT_IDS_REASON,
+    JSONObject,
+    confirm_operator_named_object,
+    extract_payee_id,
+    fetch_if_exists,
+    has_payment_ids,
+    has_recipient,
+    has_same_memo,
+    is_possible_payment,
+    is_same_payment,
+    is_shown_value_compatible,
+    select_created_object,
+)
+from mappings.outcome_rules import (
+    OTHER_ADD_REASON,
+    OTHER_AMOUNT_REASON,
+    OutcomeReads,
+    determine_outcome_without_batch,
+    fetch_summary_if_exists,
+)
+from mappings.payloads import extract_payment, find_all_payments, find_payments
+from mappings.unidentified_payments import drop_hidden_payments
 
 _IS_ADDED = "is_added"
 """Marks an add that was executed, but whose payment the response did not identify."""
@@ -165,3 +200,115 @@ def _relock_batch_and_load_facts(add: Add) -> SubFlow:
         except Halted:
             raise Unknown("other changes of the batch are under way") from None
     return facts, (yield LoadFacts("payments", id_)).get("entries", [])
+
+
+# The outcome of an add
+
+
+def build_payment_add_outcome_rule(add: Add) -> OutcomeRule:
+    """Builds the rule of a payment add; it reads GET /batch/:id/summary.
+
+    Of a payment that an operator has named and that the summary need not show, also GET /payments/:id.
+    """
+    batch, body = add.batch, add.body
+
+    def read_outcome(write: InDoubtWrite) -> OutcomeReads:
+        if (summary := (yield from fetch_summary_if_exists(batch.upstream_id))) is None:
+            return determine_outcome_without_batch(write)
+        currency, known_ids = batch.currency, {each["upstream"] for each in batch.payments}
+        named_id = write.operator_object_id
+        shown_payments = find_payments(summary, allows_page=True) or ()
+        rows = [row for row in shown_payments if row.get("id") not in known_ids]
+        listed_ids = {row.get("id") for row in shown_payments}
+        is_complete = find_all_payments(summary) is not None and has_payment_ids(summary)
+        if not (named_id is None or is_complete or named_id in known_ids | listed_ids):
+            rows += yield from _fetch_payment_of_batch(named_id, batch.upstream_id)
+        # The named one first, so that of equal payments it is dropped last.
+        rows.sort(key=lambda row: row.get("id") != named_id)
+        new_payments = drop_hidden_payments(rows, batch, add.request.now)
+        if named_id is not None:
+            return _confirm_operator_named_payment(named_id, body, new_payments, currency)
+        if not has_payment_ids(summary):
+            return Inconclusive(NO_PAYMENT_IDS_REASON)
+        # Loaded after the summary: every payment in it comes from an add that is stored by then.
+        unclaimed_payments = yield from add.load_bodies_of_other_adds()
+        if find_all_payments(summary) is None or not all(map(has_recipient, new_payments)):
+            return Inconclusive("the service does not show the recipients of the batch's payments")
+        unclaimed = [row for row in new_payments if row.get("id") not in write.claimed_ids]
+        is_of_other_add = {
+            row["id"]: _is_payment_of_other_add(body, row, unclaimed_payments, currency)
+            for row in unclaimed
+        }
+        matching_payments = [
+            row
+            for row in unclaimed
+            if is_same_payment(body, row, currency) and not is_of_other_add[row["id"]]
+        ]
+        is_open = not batch.has_known_payments and bool(matching_payments)
+        if is_open or any(is_of_other_add[row["id"]] is None for row in matching_payments):
+            return Inconclusive(OTHER_ADD_REASON)
+        match = select_created_object(
+            matching_payments,
+            write,
+            is_dated=False,
+            is_full_match=lambda row: has_same_memo(body, row),
+        )
+        if isinstance(match, dict):
+            return Confirmed({"payment": match}, object_id=match.get("id"))
+        # A new payment to the recipient in another currency may be this one, and so may one of
+        # another amount, if somebody has edited it since: nothing is proved.
+        payee_id = extract_payee_id(body)
+        if isinstance(match, Absent) and any(
+            extract_payee_id(row) == payee_id and not is_of_other_add[row["id"]]
+            for row in unclaimed
+        ):
+            return Inconclusive(OTHER_AMOUNT_REASON)
+        return match
+
+    return read_outcome
+
+
+def _fetch_payment_of_batch(
+    payment_id: str, upstream_id: str
+) -> Generator[Step, Any, list[Payment]]:
+    """Calls GET /payments/:id for a payment that the summary need not show; empty if it is another's."""
+    payment = extract_payment((yield from fetch_if_exists(f"/payments/{payment_id}")) or {})
+    batch = payment.get("batch")
+    batch_id = batch.get("id") if isinstance(batch, dict) else None
+    return [payment] if batch_id in (None, upstream_id) else []
+
+
+def _confirm_operator_named_payment(
+    payment_id: str,
+    body: JSONObject,
+    new_payments: Iterable[JSONObject],
+    currency: JSON,
+) -> Confirmed | Inconclusive:
+    """Checks the payment that an operator named: it must be new and must not visibly differ."""
+    payment = next((dict(row) for row in new_payments if row.get("id") == payment_id), None)
+    is_match = payment is not None and (
+        not has_recipient(payment) or is_possible_payment(body, payment, currency)
+    )
+    return confirm_operator_named_object(payment_id, "payment", payment if is_match else None)
+
+
+def _is_payment_of_other_add(
+    body: JSONObject, shown: JSONObject, other_bodies: Iterable[JSONObject], currency: JSON
+) -> bool | None:
+    """Whether a payment was created by another add than that of ``body``; None if undecidable.
+
+    Adds whose payment has no known id are told apart by the memo, if the service shows one.
+    """
+    memo, answers = shown.get("memo"), set[bool | None]()
+    is_possibly_mine = is_possible_payment(body, shown, currency)
+    is_mine = is_shown_value_compatible(body.get("memo"), memo)
+    for other_body in other_bodies:
+        if id_ := other_body.get("id"):
+            answers.add(id_ == shown.get("id"))
+        elif is_possible_payment(other_body, shown, currency):
+            is_other = is_shown_value_compatible(other_body.get("memo"), memo)
+            has_telling_memo = memo and is_other != is_mine
+            answers.add(not is_possibly_mine or (is_other if has_telling_memo else None))
+    if True in answers:
+        return True
+    return None if None in answers else False

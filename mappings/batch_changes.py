@@ -14,10 +14,11 @@ from mappings.batch_bodies import (
     extract_payment_changes,
     validate_with_amounts,
 )
+from mappings.batch_edits import Edit
 from mappings.batch_locks import is_signed_change_recent, release_batch_lock
 from mappings.batch_reads import WRONG_STATUS, require_payments_shown
 from mappings.batch_views import Batch, PaymentRef
-from mappings.drafts import Edit, edit_batch
+from mappings.drafts import edit_batch
 from mappings.effects import JSON, Call, Request, SubFlow
 from mappings.failures import Invalid, Problem, build_invalid_field_problem
 from mappings.ids import derive_deterministic_id

@@ -6,9 +6,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from mappings import batch_bodies, legacy, outcome_rules
-from mappings.batch_adds import Add, finish_add, lock_batch_for_add
+from mappings import batch_bodies, legacy
+from mappings.batch_adds import (
+    Add,
+    build_payment_add_outcome_rule,
+    finish_add,
+    lock_batch_for_add,
+)
 from mappings.batch_bodies import SentPayment
+from mappings.batch_edits import Edit
 from mappings.batch_lists import load_newest_payments
 from mappings.batch_locks import (
     call_service_under_lock,
@@ -28,7 +34,7 @@ from mappings.batch_views import (
     iterate_recipient_ids,
     merge_payment_with_request,
 )
-from mappings.drafts import INFERRED_REASON, Edit, edit_batch
+from mappings.drafts import INFERRED_REASON, edit_batch
 from mappings.effects import Answer, Call, Flow, LoadFacts, Operation, Request, SubFlow
 from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field
 from mappings.failures import Failure, Invalid, Refused, is_retryable_read_failure
@@ -36,13 +42,13 @@ from mappings.ids import derive_deterministic_id
 from mappings.list_filters import Filters, filter_payments, search_payments
 from mappings.matching import Payment, extract_recipient_id
 from mappings.objects import build_legacy_payment, build_legacy_recipient, drop_nulls
+from mappings.outcome_rules import select_payment_match_fields
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_payment
 from mappings.payment_recipients import (
     load_recipient_facts,
     resolve_recipients,
 )
-from mappings.unidentified_payments import list_hidden_entries
 
 # Create
 
@@ -94,16 +100,8 @@ def _add_payment(batch: Batch, request: Request) -> SubFlow:
         f"/batches/{batch.upstream_id}/payments",
         body,
         field_map=batch_bodies.map_payment_field_names_to_client(payment, ""),
-        reconcile=outcome_rules.build_payment_add_outcome_rule(
-            batch.upstream_id,
-            body,
-            batch.currency,
-            (each["upstream"] for each in batch.payments),
-            add.load_bodies_of_other_adds,
-            list_hidden_entries=partial(list_hidden_entries, batch, request.now),
-            has_known_payments=batch.has_known_payments,
-        ),
-        match_fields=outcome_rules.select_payment_match_fields(body),
+        reconcile=build_payment_add_outcome_rule(add),
+        match_fields=select_payment_match_fields(body),
         in_doubt=add.in_doubt_change,
     )
     response = yield from call_service_under_lock(

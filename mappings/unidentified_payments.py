@@ -5,7 +5,7 @@ An outcome rule must take none of them for one that the write has added.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from mappings.batch_reads import (
@@ -17,11 +17,22 @@ from mappings.batch_reads import (
 from mappings.batch_views import SIGNED_ADDS, Batch
 from mappings.effects import LoadFacts, SubFlow
 from mappings.lazy_sequences import map_rows
-from mappings.matching import Entry, list_unmatched_entries
-from mappings.outcome_matching import ShownPayments
+from mappings.matching import Entry, Payment, list_entry_ids, list_unmatched_entries
+from mappings.outcome_matching import ShownPayments, is_exact_payment
 
 
-def list_hidden_entries(batch: Batch, now: datetime) -> Sequence[Entry]:
+def drop_hidden_payments(rows: Iterable[Payment], batch: Batch, now: datetime) -> list[Payment]:
+    """Drops the payments of earlier changes, which the service did not show when a write was sent."""
+    entries = _list_hidden_entries(batch, now)
+    ids = {id_ for entry in entries for id_ in list_entry_ids(entry)}
+    shown = ShownPayments((row for row in rows if row.get("id") not in ids), batch.currency)
+    for entry in entries:
+        if not list_entry_ids(entry):  # of a service that answers without ids
+            shown.take(entry, is_exact_payment)
+    return shown.remaining
+
+
+def _list_hidden_entries(batch: Batch, now: datetime) -> Sequence[Entry]:
     """Lists the payments that the summary does not show, or shows without their ids.
 
     Those that were added so recently, and all of them if it has no list of payments.

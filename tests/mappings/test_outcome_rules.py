@@ -5,29 +5,31 @@ An invisible payment may still exist: sending it again would pay it twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from mappings import money, outcome_matching
+from mappings.batch_adds import Add, build_payment_add_outcome_rule
 from mappings.batch_creation_outcomes import build_batch_creation_outcome_rule
+from mappings.batch_edits import Edit, build_batch_edit_outcome_rule
+from mappings.batch_locks import ADDS
+from mappings.batch_views import Batch
 from mappings.effects import (
     Absent,
     Call,
     Confirmed,
     Inconclusive,
     InDoubtWrite,
+    LoadFacts,
     OutcomeRule,
-    Step,
+    Request,
     WriteOutcome,
 )
 from mappings.failures import Unreachable
-from mappings.outcome_rules import (
-    build_batch_edit_outcome_rule,
-    build_payment_add_outcome_rule,
-)
 
 SENT_PAYMENT = {"recipient": {"id": "R-1"}, "amount": "5.00", "currency": "USD"}
 BATCH_BODY = {"currency": "USD", "payments": [SENT_PAYMENT]}
@@ -42,26 +44,30 @@ SUMMARIES_WITHOUT_PAYMENTS: dict[str, dict[str, Any]] = {
 ADDED_PAYMENTS = ({"recipient": {"id": "R-1"}, "sourceAmount": "5.00"},)
 
 
-def build_concurrent_adds(
-    *other_bodies: dict[str, Any],
-) -> Callable[[], Generator[Step, Any, list[dict[str, Any]]]]:
-    """Build concurrent adds to the batch, in progress or without a known id."""
+NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
 
-    def other_adds() -> Generator[Step, Any, list[dict[str, Any]]]:
-        yield from ()
-        return list(other_bodies)
 
-    return other_adds
+def build_batch(payments: Sequence[dict[str, Any]]) -> Batch:
+    """Build a batch in dollars as it was before a write."""
+    facts = {"phase": "sent", "upstream": "B-9", "currency": "USD"}
+    return Batch("B-9", facts, [], rows=payments)
+
+
+def build_add_rule(
+    body: dict[str, Any], payments_before: Sequence[dict[str, Any]] = ()
+) -> OutcomeRule:
+    add = Add(build_batch(payments_before), Request(NOW, "add"), body)
+    return build_payment_add_outcome_rule(add)
+
+
+def build_edit_rule(payments_before: Sequence[dict[str, Any]] = (), **changes: Any) -> OutcomeRule:
+    return build_batch_edit_outcome_rule(build_batch(payments_before), Edit(**changes), NOW)
 
 
 OUTCOME_RULES: dict[str, Callable[[], OutcomeRule]] = {
     "a create": lambda: build_batch_creation_outcome_rule(BATCH_BODY),
-    "an addition": lambda: build_payment_add_outcome_rule(
-        "B-9", SENT_PAYMENT, "USD", (), build_concurrent_adds()
-    ),
-    "a change that adds": lambda: build_batch_edit_outcome_rule(
-        "B-9", (), "USD", additions=ADDED_PAYMENTS
-    ),
+    "an addition": lambda: build_add_rule(SENT_PAYMENT),
+    "a change that adds": lambda: build_edit_rule(added_entries=ADDED_PAYMENTS),
 }
 
 
@@ -70,8 +76,12 @@ def read_outcome(
     summary: dict[str, Any],
     in_doubt_write: InDoubtWrite = IN_DOUBT_WRITE,
     listed_batch: dict[str, Any] = LISTED_BATCH,
+    concurrent_adds: Mapping[str, Any] = MappingProxyType({}),
 ) -> WriteOutcome:
-    """Return the verdict for a service that lists one batch with this summary."""
+    """Return the verdict for a service that lists one batch with this summary.
+
+    ``concurrent_adds`` to it are in progress or without a known id.
+    """
     rule_flow = outcome_rule(in_doubt_write)
     answer: Any = None
     while True:
@@ -80,6 +90,9 @@ def read_outcome(
         except StopIteration as stop:
             outcome: WriteOutcome = stop.value
             return outcome
+        if isinstance(step, LoadFacts):
+            answer = {ADDS: concurrent_adds} if step.kind == "batch" else {}
+            continue
         assert isinstance(step, Call)
         is_list = step.path == "/batches"
         answer = {"batches": [listed_batch]} if is_list else {"batch": {"id": "B-9", **summary}}
@@ -107,12 +120,8 @@ OUTCOME_RULES_IN_EUROS: dict[str, Callable[[], OutcomeRule]] = {
     "a create": lambda: build_batch_creation_outcome_rule(
         {"currency": "USD", "payments": [SENT_EURO_PAYMENT]}
     ),
-    "an addition": lambda: build_payment_add_outcome_rule(
-        "B-9", SENT_EURO_PAYMENT, "USD", (), build_concurrent_adds()
-    ),
-    "a change that adds": lambda: build_batch_edit_outcome_rule(
-        "B-9", (), "USD", additions=(EURO_PAYMENT,)
-    ),
+    "an addition": lambda: build_add_rule(SENT_EURO_PAYMENT),
+    "a change that adds": lambda: build_edit_rule(added_entries=(EURO_PAYMENT,)),
 }
 
 
@@ -161,7 +170,7 @@ def test_target_amount_in_batch_currency_is_the_paid_amount() -> None:
         "targetAmount": "4.60",
         "targetCurrency": "EUR",
     }
-    outcome_rule = build_batch_edit_outcome_rule("B-9", (), "USD", additions=(sent_payment,))
+    outcome_rule = build_edit_rule(added_entries=(sent_payment,))
     assert isinstance(read_outcome(outcome_rule, {"payments": [listed_payment]}), Confirmed)
 
 
@@ -199,21 +208,15 @@ def test_undated_batch_of_list_is_dated_by_its_summary(
     assert isinstance(read_outcome(outcome_rule, summary, listed_batch=listed_batch), Confirmed)
 
 
-EARLIER_PAYMENT = {**SHOWN_PAYMENT, "id": "P-1", "upstream": "P-1"}
+EARLIER_PAYMENT = {**SHOWN_PAYMENT, "id": "P-1"}
 PAYMENT_WITHOUT_ID = {name: value for name, value in SHOWN_PAYMENT.items() if name != "id"}
 OUTCOME_RULES_OF_CHANGES: dict[str, Callable[[], OutcomeRule]] = {
-    "an addition": lambda: build_payment_add_outcome_rule(
-        "B-9", SENT_PAYMENT, "USD", ["P-1"], build_concurrent_adds()
+    "an addition": lambda: build_add_rule(SENT_PAYMENT, [EARLIER_PAYMENT]),
+    "a change that adds": lambda: build_edit_rule([EARLIER_PAYMENT], added_entries=ADDED_PAYMENTS),
+    "a change": lambda: build_edit_rule(
+        [EARLIER_PAYMENT], build_changes=lambda: {"P-1": {"sourceAmount": "6.00"}}
     ),
-    "a change that adds": lambda: build_batch_edit_outcome_rule(
-        "B-9", [EARLIER_PAYMENT], "USD", additions=ADDED_PAYMENTS
-    ),
-    "a change": lambda: build_batch_edit_outcome_rule(
-        "B-9", [EARLIER_PAYMENT], "USD", build_changes=lambda: {"P-1": {"sourceAmount": "6.00"}}
-    ),
-    "a removal": lambda: build_batch_edit_outcome_rule(
-        "B-9", [EARLIER_PAYMENT], "USD", removed_ids=["P-1"]
-    ),
+    "a removal": lambda: build_edit_rule([EARLIER_PAYMENT], removed_ids=["P-1"]),
 }
 
 
@@ -247,10 +250,12 @@ def test_added_payment_is_not_mistaken_for_a_concurrent_one(
     concurrent_body: dict[str, Any], summary: dict[str, Any], outcome_type: type[WriteOutcome]
 ) -> None:
     body = {**SENT_PAYMENT, "memo": "mine"}
-    outcome_rule = build_payment_add_outcome_rule(
-        "B-9", body, "USD", (), build_concurrent_adds(concurrent_body)
+    outcome = read_outcome(
+        build_add_rule(body),
+        {"payments": [summary]},
+        concurrent_adds={"another add": concurrent_body},
     )
-    assert type(read_outcome(outcome_rule, {"payments": [summary]})) is outcome_type
+    assert type(outcome) is outcome_type
 
 
 def build_shown_payments(sent_payments: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -263,11 +268,11 @@ def build_creation_rule(payments: list[dict[str, Any]]) -> OutcomeRule:
     return build_batch_creation_outcome_rule({"currency": "USD", "payments": payments})
 
 
-def build_edit_rule(payments: list[dict[str, Any]]) -> OutcomeRule:
-    return build_batch_edit_outcome_rule("B-9", (), "USD", additions=payments)
+def build_adding_edit_rule(payments: list[dict[str, Any]]) -> OutcomeRule:
+    return build_edit_rule(added_entries=payments)
 
 
-@pytest.mark.parametrize("build_rule", [build_creation_rule, build_edit_rule])
+@pytest.mark.parametrize("build_rule", [build_creation_rule, build_adding_edit_rule])
 @pytest.mark.parametrize("name", ["sourceAmount", "memo"])
 def test_comparisons_grow_linearly_with_the_payments_of_one_recipient(
     name: str,
@@ -294,9 +299,7 @@ def test_comparisons_grow_linearly_with_the_payments_of_one_recipient(
 
 
 def test_memo_with_asterisks_is_found_as_it_was_sent() -> None:
-    rule = build_payment_add_outcome_rule(
-        "B-9", {**SENT_PAYMENT, "memo": "* 3 * 5"}, "USD", (), build_concurrent_adds()
-    )
+    rule = build_add_rule({**SENT_PAYMENT, "memo": "* 3 * 5"})
     shown_payments = [
         {**SHOWN_PAYMENT, "id": f"P-{n}", "memo": memo} for n, memo in enumerate(["* 3 * 5", "a"])
     ]
