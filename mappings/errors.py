@@ -105,7 +105,7 @@ class ErrorAnswer:
 
     status: int
     problems: tuple[Problem, ...]
-    retry_after: str | None = None
+    retry_after: str | int | None = None
 
     def build_body(self) -> dict[str, object]:
         errors = [
@@ -127,10 +127,10 @@ def translate_failure(failure: Failure) -> ErrorAnswer:
         return _translate_refusal(failure)
     if isinstance(failure, Unknown):
         problem = failure.problem or OUTCOME_UNKNOWN
-        return ErrorAnswer(500, (problem,), _format_retry_after(failure.retry_after))
+        return ErrorAnswer(500, (problem,), failure.retry_after)
     problem = failure.problem if isinstance(failure, Halted) else SERVICE_UNREACHABLE
     retry_after = failure.retry_after if isinstance(failure, Unreachable) else None
-    return ErrorAnswer(STATUS_BY_CODE[problem.code], (problem,), _format_retry_after(retry_after))
+    return ErrorAnswer(STATUS_BY_CODE[problem.code], (problem,), retry_after)
 
 
 def truncate_problems(problems: Sequence[Problem], omitted_count: int) -> tuple[Problem, ...]:
@@ -143,10 +143,6 @@ def truncate_problems(problems: Sequence[Problem], omitted_count: int) -> tuple[
         reported[-1], message=f"{reported[-1].message} … and {omitted_count:,} more"
     )
     return (*reported[:-1], last)
-
-
-def _format_retry_after(seconds: int | None) -> str | None:
-    return None if seconds is None else str(seconds)
 
 
 def derive_status_from_problem_codes(problems: Sequence[Problem]) -> int:

@@ -238,7 +238,7 @@ class PassedResponse(msgspec.Struct, frozen=True):
 
 
 def build_error_response(answer: ErrorAnswer, *, closes_connection: bool = False) -> LegacyResponse:
-    headers = {} if answer.retry_after is None else {"Retry-After": answer.retry_after}
+    headers = {} if answer.retry_after is None else {"Retry-After": str(answer.retry_after)}
     chunks = [json_codec.dumps_trusted(answer.build_body())]
     return LegacyResponse(answer.status, chunks, headers, closes_connection)
 

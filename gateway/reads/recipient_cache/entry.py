@@ -128,8 +128,7 @@ def parse_row_stamp(row: Row) -> int:
 
 def format_stamp_for_date_filter(stamp: int) -> str:
     """Formats a stamp for the service's date filters."""
-    moment = _EPOCH + stamp * _MILLISECOND
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return dates.format_timestamp(_EPOCH + stamp * _MILLISECOND)
 
 
 @lru_cache(maxsize=4096)
