@@ -221,11 +221,10 @@ class ListQuery(msgspec.Struct, frozen=True):
 
 
 class ListPage(msgspec.Struct, frozen=True):
-    """One page of rows, with the total number of pages and rows."""
+    """One page of rows, and its ``meta``."""
 
     rows: Sequence[JSON]
-    pages: int
-    records: int
+    meta: Mapping[str, int]
 
 
 MAX_READ_LAG = timedelta(minutes=1)

@@ -12,6 +12,7 @@ from typing import Any
 
 from mappings.current import BANK_TRANSFER, WALLET
 from mappings.effects import JSON, Call, CompareAndSet, ListPage, ListQuery, Parallel, Step
+from mappings.paging import build_meta
 
 TIMESTAMP = "2026-01-01T00:00:00.000Z"
 
@@ -38,7 +39,7 @@ class ExampleService:
                 return [self.answer_step(call) for call in calls]
             case ListQuery():
                 rows = [deepcopy(self._recipient)] if step.path == "/recipients" else []
-                return ListPage(rows, len(rows), len(rows))
+                return ListPage(rows, build_meta(step.page, len(rows), len(rows)))
             # Nothing is stored: an example shows the calls for an object that the gateway does not
             # know yet.
             case CompareAndSet():

@@ -45,7 +45,6 @@ from mappings.objects import (
     is_deleted_for_clients,
 )
 from mappings.paging import (
-    build_meta,
     complete_page_meta,
     has_counts,
     parse_page_params,
@@ -177,8 +176,7 @@ def list_recipients(request: Request) -> Flow:
         build_legacy_recipient(row, facts_by_id.get(row["id"], {}), request.options)
         for row in result.rows
     ]
-    number = parse_page_params(request.query).number
-    return Answer({"recipients": answers, "meta": build_meta(number, result.pages, result.records)})
+    return Answer({"recipients": answers, "meta": result.meta})
 
 
 def read_recipient_logs(request: Request) -> Flow:

@@ -26,7 +26,7 @@ from gateway.reads.recipient_cache.scan import (
 from gateway.storage.tenants import Tenant
 from mappings.effects import Call, ListPage, ListQuery
 from mappings.failures import Refused
-from mappings.paging import Page
+from mappings.paging import Page, build_meta
 
 DAY_SECONDS = 86_400
 
@@ -115,11 +115,11 @@ def _select_page(
         # directions.
         matching_rows.sort(key=lambda row: str(row["id"]))
         matching_rows.sort(key=question.sort_key, reverse=question.is_descending)
-    page_rows, counts = Page(question.page, question.page_size).select_rows(matching_rows)
+    page_rows, meta = Page(question.page, question.page_size).select_rows(matching_rows)
     page_rows = [
         row.unpack_answer_fields() if isinstance(row, RecipientEntry) else row for row in page_rows
     ]
-    return ListPage(page_rows, counts["pages"], counts["records"]), len(visible_rows) < len(rows)
+    return ListPage(page_rows, meta), len(visible_rows) < len(rows)
 
 
 async def _query_service(
@@ -136,10 +136,11 @@ async def _query_service(
     page = parse_page(body, question, question.page)
     if page.page_count is None or page.record_count is None:
         return None
+    meta = build_meta(question.page, page.page_count, page.record_count)
     # Some services return the last page for a page past the end.
     if question.page > page.page_count:
-        return ListPage([], page.page_count, page.record_count)
+        return ListPage([], meta)
     # Another page of the list, or another way to count pages: a scan depends on neither.
     if page.number != question.page:
         return None
-    return ListPage(page.rows, page.page_count, page.record_count)
+    return ListPage(page.rows, meta)

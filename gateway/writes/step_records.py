@@ -23,8 +23,6 @@ from mappings.effects import (
     Call,
     CompareAndSet,
     LegacyOptions,
-    ListPage,
-    ListQuery,
     LoadFacts,
     Parallel,
     Request,
@@ -106,8 +104,6 @@ def _build_step_key(step: Step) -> JSON:
         case Parallel(calls):
             return [_build_step_key(call) for call in calls]
         # The tags are part of stored fingerprints: another one would stop a replay.
-        case ListQuery():
-            return ["find", step.path, step.page, step.page_size, dict(step.prefilter)]
         case LoadFacts(kind, id_, ids):
             return ["recall", kind, id_, ids]
         case AwaitFacts(kind, id_):
@@ -115,6 +111,7 @@ def _build_step_key(step: Step) -> JSON:
         # Conditions are left out: they depend on the state at that time, and the outcome is stored.
         case CompareAndSet(kind, id_, facts):
             return ["record", kind, id_, dict(facts)]
+    raise TypeError("a write has no list query")
 
 
 def encode_steps(results: Sequence[tuple[Step | str, Outcome]]) -> StoredText:
@@ -146,8 +143,6 @@ def _encode_outcome(outcome: Outcome) -> JSON:
         # The tags are stored too, and older versions wrote the same.
         case Failure():
             return {"failed": _encode_failure(outcome)}
-        case ListPage():
-            return {"found": [list(outcome.rows), outcome.pages, outcome.records]}
         case list() if any(isinstance(item, Failure) for item in outcome):
             return {"together": [_encode_outcome(item) for item in outcome]}
         case _:
@@ -158,8 +153,6 @@ def _decode_outcome(encoded: dict[str, Any]) -> Outcome:
     match encoded:
         case {"failed": failure}:
             return _FAILURE_DECODERS[failure["kind"]](failure)
-        case {"found": [rows, pages, records]}:
-            return ListPage(rows, pages, records)
         case {"together": items}:
             return [_decode_outcome(item) for item in items]
     return encoded["given"]

@@ -129,7 +129,10 @@ class IndexedService:
 
     async def check_equal_to_scan(self, **query: str) -> None:
         result, scan_result = await self.query_index(**query), await self.scan_list(**query)
-        assert (result.pages, result.records) == (scan_result.pages, scan_result.records), query
+        assert (result.meta["pages"], result.meta["records"]) == (
+            scan_result.meta["pages"],
+            scan_result.meta["records"],
+        ), query
         assert self.build_answers(result) == self.build_answers(scan_result), query
 
     def build_answers(self, result: ListPage) -> list[dict[str, Any]]:
@@ -620,7 +623,7 @@ async def test_waiter_of_dropped_cache_is_answered_and_nothing_stays() -> None:
     await indexed_service.indexes.drop_expired_and_erased({build_erasure_count_name(TENANT): 1})
     may_continue.set()
     result = await waiting_query
-    assert result.records == (await indexed_service.scan_list(**CITY_ORDER)).records
+    assert result.meta["records"] == (await indexed_service.scan_list(**CITY_ORDER)).meta["records"]
     assert not indexed_service.indexes.has_fresh_cache(TENANT)
 
 

@@ -99,7 +99,11 @@ async def test_query_that_service_supports_is_forwarded() -> None:
     query = {"page": "2", "pageSize": "10", "orderBy": "name"}
     result = await in_memory_list.query(build_query(page=2, page_size=10, native_query=query))
     assert in_memory_list.calls == [Call("GET", PATH, query=query)]
-    assert (list_numbers(result), result.pages, result.records) == (list(range(10, 20)), 3, 25)
+    assert (list_numbers(result), result.meta["pages"], result.meta["records"]) == (
+        list(range(10, 20)),
+        3,
+        25,
+    )
 
 
 async def test_counts_of_service_override_requested_page_size() -> None:
@@ -107,7 +111,11 @@ async def test_counts_of_service_override_requested_page_size() -> None:
     result = await in_memory_list.query(
         build_query(page_size=10, native_query={"page": "1", "pageSize": "10"})
     )
-    assert (list_numbers(result), result.pages, result.records) == (list(range(5)), 5, 25)
+    assert (list_numbers(result), result.meta["pages"], result.meta["records"]) == (
+        list(range(5)),
+        5,
+        25,
+    )
 
 
 async def test_page_past_the_end_is_empty_even_if_service_repeats_last_page() -> None:
@@ -121,7 +129,7 @@ async def test_page_past_the_end_is_empty_even_if_service_repeats_last_page() ->
     result = await build_reader().query(
         build_query(page=9, page_size=10, native_query=query), repeat_last_page, TENANT
     )
-    assert (list(result.rows), result.pages, result.records) == ([], 3, 25)
+    assert (list(result.rows), result.meta["pages"], result.meta["records"]) == ([], 3, 25)
 
 
 @pytest.mark.parametrize("page", [1, 2, 3])
@@ -133,7 +141,11 @@ async def test_page_that_service_numbers_differently_is_not_empty(page: int) -> 
     query = {"page": str(page), "pageSize": "10"}
     result = await in_memory_list.query(build_query(page=page, page_size=10, native_query=query))
     expected_rows = list(range(25))[(page - 1) * 10 : page * 10]
-    assert (list_numbers(result), result.pages, result.records) == (expected_rows, 3, 25)
+    assert (list_numbers(result), result.meta["pages"], result.meta["records"]) == (
+        expected_rows,
+        3,
+        25,
+    )
 
 
 # Scans
@@ -155,13 +167,17 @@ async def test_scan_reads_large_pages_by_creation_date_with_narrowing_filters() 
 async def test_scan_returns_every_row_once(n: int) -> None:
     result = await InMemoryList(build_rows(n)).query(build_query())
     assert list_numbers(result) == list(range(n))
-    assert (result.pages, result.records) == (min(n, 1), n)
+    assert (result.meta["pages"], result.meta["records"]) == (min(n, 1), n)
 
 
 async def test_filtered_rows_are_counted_over_all_pages_and_paged() -> None:
     list_query = build_query(is_match=lambda row: row["number"] % 3 == 0, page=2, page_size=4)
     result = await InMemoryList(build_rows(40), max_page_size=7).query(list_query)
-    assert (list_numbers(result), result.pages, result.records) == ([12, 15, 18, 21], 4, 14)
+    assert (list_numbers(result), result.meta["pages"], result.meta["records"]) == (
+        [12, 15, 18, 21],
+        4,
+        14,
+    )
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -178,7 +194,7 @@ async def test_ties_are_ordered_by_ascending_id_in_both_directions(descending: b
 
 async def test_page_past_the_end_of_scan_is_empty_with_total_counts() -> None:
     result = await InMemoryList(build_rows(12)).query(build_query(page=7, page_size=5))
-    assert (list(result.rows), result.pages, result.records) == ([], 3, 12)
+    assert (list(result.rows), result.meta["pages"], result.meta["records"]) == ([], 3, 12)
 
 
 async def test_scan_follows_page_size_of_service() -> None:
@@ -417,7 +433,7 @@ async def test_hidden_row_is_neither_returned_nor_counted() -> None:
         build_query(page_size=10, native_query=PAGE_QUERY)
     )
     assert not any(row["hidden"] for row in result.rows)
-    assert (len(result.rows), result.pages, result.records) == (10, 3, 30)
+    assert (len(result.rows), result.meta["pages"], result.meta["records"]) == (10, 3, 30)
 
 
 async def test_service_that_lists_hidden_rows_is_always_scanned() -> None:
@@ -432,7 +448,7 @@ async def test_service_that_lists_hidden_rows_is_always_scanned() -> None:
         build_query(page=2, page_size=10, native_query={**PAGE_QUERY, "page": "2"}), listing
     )
     assert [call.query["pageSize"] for call in in_memory_list.calls] == [str(PAGE_SIZE)]
-    assert (list_numbers(result), result.records) == (list(range(11, 21)), 29)
+    assert (list_numbers(result), result.meta["records"]) == (list(range(11, 21)), 29)
 
 
 async def test_hidden_rows_are_tracked_per_tenant() -> None:
@@ -456,7 +472,7 @@ async def test_known_hidden_rows_are_searched_before_single_call_is_trusted() ->
     result = await InMemoryList(rows).query(
         build_query(page_size=10, native_query=PAGE_QUERY, excluded_ids=HIDDEN_IDS)
     )
-    assert (result.pages, result.records) == (3, 30)
+    assert (result.meta["pages"], result.meta["records"]) == (3, 30)
 
 
 async def test_full_scan_without_hidden_rows_allows_single_calls() -> None:
