@@ -25,6 +25,12 @@ from mappings.batch_locks import (
     list_open_signed_changes,
     update_batch_when,
 )
+from mappings.batch_outcomes import (
+    OTHER_ADD_REASON,
+    OTHER_AMOUNT_REASON,
+    determine_outcome_without_batch,
+    fetch_summary_if_exists,
+)
 from mappings.batch_reads import build_entries_from_batch, is_recent
 from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
 from mappings.dates import format_timestamp
@@ -36,6 +42,7 @@ from mappings.effects import (
     Inconclusive,
     InDoubtWrite,
     LoadFacts,
+    OutcomeReads,
     OutcomeRule,
     Request,
     Step,
@@ -59,13 +66,6 @@ from mappings.outcome_matching import (
     is_same_payment,
     is_shown_value_compatible,
     select_created_object,
-)
-from mappings.outcome_rules import (
-    OTHER_ADD_REASON,
-    OTHER_AMOUNT_REASON,
-    OutcomeReads,
-    determine_outcome_without_batch,
-    fetch_summary_if_exists,
 )
 from mappings.payloads import extract_payment, find_all_payments, find_payments
 from mappings.unidentified_payments import drop_hidden_payments

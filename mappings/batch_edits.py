@@ -7,9 +7,23 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from mappings.batch_bodies import SentPayment, apply_payment_changes
+from mappings.batch_outcomes import (
+    OTHER_ADD_REASON,
+    OTHER_AMOUNT_REASON,
+    determine_outcome_without_batch,
+    fetch_summary_if_exists,
+)
 from mappings.batch_views import Batch
 from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
-from mappings.effects import JSON, Absent, Confirmed, Inconclusive, InDoubtWrite, OutcomeRule
+from mappings.effects import (
+    JSON,
+    Absent,
+    Confirmed,
+    Inconclusive,
+    InDoubtWrite,
+    OutcomeReads,
+    OutcomeRule,
+)
 from mappings.lazy_sequences import chain_rows, filter_rows, map_rows
 from mappings.matching import Entry
 from mappings.outcome_matching import (
@@ -22,13 +36,6 @@ from mappings.outcome_matching import (
     is_possible_payment,
     is_same_payment,
     is_shown_value_compatible,
-)
-from mappings.outcome_rules import (
-    OTHER_ADD_REASON,
-    OTHER_AMOUNT_REASON,
-    OutcomeReads,
-    determine_outcome_without_batch,
-    fetch_summary_if_exists,
 )
 from mappings.payloads import extract_batch, extract_payments, find_all_payments
 from mappings.unidentified_payments import drop_hidden_payments, load_unidentified_signed_adds

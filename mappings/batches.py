@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from mappings import batch_bodies, batch_lists, legacy, money, outcome_rules
+from mappings import batch_bodies, batch_lists, legacy, money
 from mappings.batch_bodies import collect_sent_payments
 from mappings.batch_changes import edit_batch_payments, list_payment_ids_to_load
-from mappings.batch_creation_outcomes import build_batch_creation_call
 from mappings.batch_locks import (
     acquire_batch_lock,
     build_finished_change_facts,
@@ -18,6 +17,12 @@ from mappings.batch_locks import (
     change_batch,
     release_batch_lock,
     retry_on_conflict,
+)
+from mappings.batch_outcomes import (
+    build_batch_creation_call,
+    build_batch_deletion_call,
+    build_batch_start_call,
+    build_quote_call,
 )
 from mappings.batch_reads import (
     WRONG_STATUS,
@@ -43,7 +48,6 @@ from mappings.dates import format_timestamp
 from mappings.drafts import INFERRED_REASON, require_not_started, submit_draft
 from mappings.effects import (
     Answer,
-    Call,
     CompareAndSet,
     Flow,
     LoadFacts,
@@ -231,10 +235,7 @@ def generate_quote(request: Request) -> Flow:
     """
     batch = yield from load_batch(request.ids["id"])
     batch, _ = yield from _submit_draft_and_lock_batch(batch, request, "quoting")
-    outcome_rule = outcome_rules.build_quote_outcome_rule(
-        batch.upstream_id, batch.service_fields.get("quoteExpiredAt")
-    )
-    call = Call("POST", f"/batches/{batch.upstream_id}/generate-quote", reconcile=outcome_rule)
+    call = build_quote_call(batch.upstream_id, batch.service_fields.get("quoteExpiredAt"))
     if batch.is_editable:
         quote_fields = extract_batch((yield from call_service_under_batch_lock(batch, call)))
         yield from release_batch_lock(batch)
@@ -284,7 +285,7 @@ def start_batch(request: Request) -> Flow:
         yield from require_not_started_elsewhere(batch.facts)
     check = partial(check_start_and_list_notices, request)
     batch, notices = yield from _submit_draft_and_lock_batch(batch, request, "starting", check)
-    call = outcome_rules.build_batch_start_call(batch.upstream_id)
+    call = build_batch_start_call(batch.upstream_id)
     response = yield from call_service_under_batch_lock(batch, call)
     facts = {
         **build_finished_change_facts(batch.facts, "sent"),
@@ -364,10 +365,8 @@ def _delete_batch(batch: Batch, request: Request, request_id: str | None = None)
     )
     superseded_ids = list(batch.facts.get("abandoned", []))
     if not batch.is_draft:
-        id_ = batch.upstream_id
-        outcome_rule = outcome_rules.build_batch_deletion_outcome_rule(id_)
-        call = Call("DELETE", f"/batches/{id_}", probe_ids=(id_,), reconcile=outcome_rule)
         try:
+            call = build_batch_deletion_call(batch.upstream_id)
             yield from call_service_under_batch_lock(batch, call)
         except NoSuchOperation:
             if batch.facts.get("started"):

@@ -12,12 +12,12 @@ from decimal import Decimal
 
 from mappings import money
 from mappings.batch_locks import is_batch_unlocked
+from mappings.batch_outcomes import fetch_summary_if_exists
 from mappings.batch_reads import list_requested_entries, load_batch
 from mappings.batch_views import EDITABLE_STATUSES, Batch, derive_batch_status
 from mappings.effects import JSON, Answer, Call, CompareAndSet, Flow, LoadFacts, SubFlow
 from mappings.failures import Invalid, NoSuchOperation, Refused
 from mappings.ids import needs_alias_id
-from mappings.outcome_rules import fetch_summary_if_exists
 from mappings.paging import compute_last_page_to_read, fetch_first_page, load_all_rows
 from mappings.payloads import extract_batch
 from mappings.recipient_outcomes import fetch_recipient_if_exists

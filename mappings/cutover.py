@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from mappings import money
 from mappings.batch_bodies import select_listed_recipient_fields
+from mappings.batch_outcomes import fetch_summary_if_exists
 from mappings.batch_views import (
     EDITABLE_STATUSES,
     LEGACY_STATUSES,
@@ -28,7 +29,6 @@ from mappings.objects import (
     choose_legacy_recipient_status,
     is_deleted_for_clients,
 )
-from mappings.outcome_rules import fetch_summary_if_exists
 from mappings.paging import load_all_rows
 from mappings.payloads import extract_batch, extract_payments
 from mappings.recipient_outcomes import fetch_recipient_if_exists

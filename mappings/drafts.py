@@ -16,7 +16,6 @@ from msgspec import structs
 
 from mappings import money
 from mappings.batch_bodies import build_batch_body
-from mappings.batch_creation_outcomes import build_batch_creation_call
 from mappings.batch_edits import Edit, build_batch_edit_outcome_rule
 from mappings.batch_locks import (
     acquire_batch_lock,
@@ -25,6 +24,7 @@ from mappings.batch_locks import (
     call_service_under_batch_lock,
     is_signed_change_recent,
 )
+from mappings.batch_outcomes import build_batch_creation_call
 from mappings.batch_reads import (
     WRONG_STATUS,
     build_entries_from_batch,

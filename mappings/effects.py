@@ -363,7 +363,8 @@ class Unreadable(Inconclusive, frozen=True):
 
 
 WriteOutcome = Confirmed | Absent | Inconclusive
-OutcomeRule = Callable[[InDoubtWrite], Generator[Step, Any, WriteOutcome]]
+OutcomeReads = Generator[Step, Any, WriteOutcome]
+OutcomeRule = Callable[[InDoubtWrite], OutcomeReads]
 """A rule that finds out the outcome of a write. It may yield any step of a flow except writes."""
 
 

@@ -26,9 +26,9 @@ from mappings.effects import (
     InDoubtWrite,
     LoadFacts,
     Operation,
+    OutcomeReads,
     Request,
     Step,
-    WriteOutcome,
 )
 from mappings.errors import NOT_FOUND
 from mappings.failures import Invalid, Refused
@@ -112,9 +112,7 @@ def _delete_marks(operation: Operation, request: Request) -> Generator[Step, Any
         yield CompareAndSet(ROUTING_KIND, batch_id, NO_MARK)
 
 
-def _determine_outcome_from_operator(
-    write: InDoubtWrite,
-) -> Generator[Step, Any, WriteOutcome]:
+def _determine_outcome_from_operator(write: InDoubtWrite) -> OutcomeReads:
     """Outcome rule of a write at the legacy service, which the gateway cannot read."""
     yield from ()
     if write.operator_object_id is not None:

@@ -125,7 +125,7 @@ def has_expected_shape(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
     """Whether the response of a checked path has the expected list, balances, recipient or new id.
 
     Of the other reads, a malformed response does not look empty. A bare ``{"ok": true}`` is
-    shown as empty unless its ``meta`` counts records; ``outcome_rules`` never takes it as proof that
+    shown as empty unless its ``meta`` counts records; no outcome rule takes it as proof that
     a write was not executed.
     """
     if endpoint.method == "POST":

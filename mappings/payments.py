@@ -22,6 +22,7 @@ from mappings.batch_locks import (
     is_signed_change_recent,
     release_batch_lock,
 )
+from mappings.batch_outcomes import select_payment_match_fields
 from mappings.batch_reads import (
     WRONG_STATUS,
     load_batch,
@@ -42,7 +43,6 @@ from mappings.ids import derive_deterministic_id
 from mappings.list_filters import Filters, filter_payments, search_payments
 from mappings.matching import Payment, extract_recipient_id
 from mappings.objects import build_legacy_payment, build_legacy_recipient, drop_nulls
-from mappings.outcome_rules import select_payment_match_fields
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_payment
 from mappings.payment_recipients import (

@@ -13,6 +13,7 @@ from mappings.effects import (
     Confirmed,
     Inconclusive,
     InDoubtWrite,
+    OutcomeReads,
     OutcomeRule,
     Parallel,
     Step,
@@ -28,7 +29,6 @@ from mappings.outcome_matching import (
     is_shown_value_compatible,
     select_created_object,
 )
-from mappings.outcome_rules import OutcomeReads
 
 
 def build_recipient_creation_outcome_rule(body: JSONObject) -> OutcomeRule:

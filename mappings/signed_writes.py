@@ -11,12 +11,10 @@ The request's id ``batch`` is the batch's first id, under which its state is sto
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
 
-from mappings import outcome_rules
 from mappings.batch_locks import (
     CHANGED_AT,
     SIGNED_CHANGES_KIND,
@@ -30,6 +28,7 @@ from mappings.batch_locks import (
     is_open_to_signed_changes,
     update_batch_when,
 )
+from mappings.batch_outcomes import build_batch_start_call
 from mappings.batch_reads import WRONG_STATUS, await_creation
 from mappings.batch_views import SIGNED_ADDS
 from mappings.current import ID_PATTERN, SUMMARY_PATH
@@ -44,10 +43,9 @@ from mappings.effects import (
     LoadFacts,
     MayExist,
     Operation,
+    OutcomeReads,
     Request,
-    Step,
     SubFlow,
-    WriteOutcome,
 )
 from mappings.failures import Conflict, Failure, Invalid, PossiblyExecuted, Refused
 from mappings.objects import Facts
@@ -99,7 +97,7 @@ def start_signed_batch(request: Request) -> Flow:
     except Failure:
         yield from release()
         raise
-    yield from call_service_under_lock(outcome_rules.build_batch_start_call(upstream_id), release)
+    yield from call_service_under_lock(build_batch_start_call(upstream_id), release)
     # The version counts for a batch created elsewhere too: an edit that loaded it before the start
     # must conflict.
     finished_facts = build_finished_change_facts(facts, "sent")
@@ -228,7 +226,7 @@ def _register_change(upstream_id: str, batch_id: str, name: str, payment: JSON) 
     yield from update_batch_when(batch_id, condition, build_registration, upstream_id)
 
 
-def _may_exist(_write: InDoubtWrite) -> Generator[Step, Any, WriteOutcome]:
+def _may_exist(_write: InDoubtWrite) -> OutcomeReads:
     """Outcome rule of a change, which its client can look for: it ends when it can no longer come."""
     yield from ()
     return MayExist(reason="its client looks for it")

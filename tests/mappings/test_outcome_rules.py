@@ -14,9 +14,9 @@ import pytest
 
 from mappings import money, outcome_matching
 from mappings.batch_adds import Add, build_payment_add_outcome_rule
-from mappings.batch_creation_outcomes import build_batch_creation_outcome_rule
 from mappings.batch_edits import Edit, build_batch_edit_outcome_rule
 from mappings.batch_locks import ADDS
+from mappings.batch_outcomes import build_batch_creation_outcome_rule
 from mappings.batch_views import Batch
 from mappings.effects import (
     Absent,

@@ -16,10 +16,10 @@ from gateway.upstream.optional_endpoints import (
     MISSING_SECONDS,
     OptionalEndpoints,
 )
+from mappings.batch_outcomes import build_batch_deletion_call
 from mappings.effects import Call
 from mappings.errors import NOT_FOUND
 from mappings.failures import NoSuchOperation, Refused, Unknown, Unreachable
-from mappings.outcome_rules import build_batch_deletion_outcome_rule
 from tests.operator_commands import open_operated_gateway
 from tests.payouts import (
     create_batch,
@@ -36,7 +36,7 @@ EDIT_CALL = Call(
     f"/batches/{BATCH}/payments/{PAYMENT}",
     {},
     probe_ids=(BATCH, PAYMENT),
-    reconcile=build_batch_deletion_outcome_rule(BATCH),
+    reconcile=build_batch_deletion_call(BATCH).reconcile,
 )
 EDIT_NAME = "inferred PATCH /batches/{id}/payments/{payment}"
 SUMMARY_WITH_PAYMENT = {"batchSummary": {"id": BATCH, "payments": [{"id": PAYMENT}]}}
