@@ -120,7 +120,7 @@ class FieldTable:
     def _map_to_legacy_names(self) -> dict[str, str]:
         names: dict[str, str] = {}
         for row in self.rows:
-            if row.current_name is None or (not row.is_sent and not row.reason):
+            if row.current_name is None:
                 continue
             # Several legacy fields may become one current field; errors name the first of the
             # table.

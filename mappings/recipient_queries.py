@@ -167,10 +167,6 @@ def parse_created_at(row: Row) -> datetime:
     return parse_instant_or_earliest(row.get("createdAt"))
 
 
-def _extract_address(row: Row) -> Mapping[str, JSON]:
-    return row.get("address") or {}
-
-
 def _replace_non_text_with_empty(value: JSON) -> str:
     return value if isinstance(value, str) else ""
 
@@ -183,7 +179,7 @@ def _build_field_sort_key(name: str) -> Callable[[Row, Facts], Any]:
 
 
 def _build_address_sort_key(name: str) -> Callable[[Row, Facts], Any]:
-    return lambda row, _facts: _replace_non_text_with_empty(_extract_address(row).get(name))
+    return lambda row, _facts: _replace_non_text_with_empty((row.get("address") or {}).get(name))
 
 
 _SORTED_TEXT_FIELDS = (
