@@ -145,7 +145,7 @@ async def lose_batch_create(
     return body
 
 
-async def wait_until_async(is_met: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
+async def wait_until_async(is_met: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
     """Waits until a background task makes the condition true."""
     loop, pause_seconds = asyncio.get_running_loop(), 0.05
     async with asyncio.timeout(seconds):

@@ -266,8 +266,8 @@ async def test_visible_outcome_overrides_operator_outcome(tmp_path: Path) -> Non
         )
         write = (await load_only_in_doubt_write(operated_gateway))["write"]
         await operated_gateway.age_sent_writes()
-        operated_gateway.service.faults.clear()
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
+        operated_gateway.service.faults.clear()
         await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
         retry_response = await operated_gateway.gateway.request("POST", path)
         assert retry_response.body["batch"]["status"] == "processing", retry_response.text
@@ -843,7 +843,8 @@ async def test_closed_add_leaves_another_one_in_doubt(tmp_path: Path) -> None:
 async def test_add_closed_while_another_one_ends_does_not_block_the_batch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async with open_operated_gateway(tmp_path) as operated_gateway:
+    # The command may run while the service answers.
+    async with open_operated_gateway(tmp_path, seconds=30) as operated_gateway:
         gateway = operated_gateway.gateway
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient, "10.00")
