@@ -65,8 +65,9 @@ class OperationRecord(msgspec.Struct, frozen=True):
     response: StoredText | None = None
     ended_at: datetime | None = None
     object_ids: tuple[str, ...] = ()
-    fingerprint_before_import: str = ""
-    """The fingerprint without imported ids: the first attempt may be older than the import."""
+    fingerprints: tuple[str, ...] = ()
+    """Of a new record: the fingerprints that its first attempt may have. That without imported ids
+    is one, because the first attempt may be older than the import."""
     repeats_since: datetime | None = None
     """Of a new record: it repeats an identical operation that ended later, even if delivered."""
 
@@ -76,13 +77,6 @@ class OperationRecord(msgspec.Struct, frozen=True):
     def has_same_request(self, other: OperationRecord) -> bool:
         """Whether ``other``, which is older, may be the first attempt of this request."""
         return other.fingerprint in self.fingerprints and other.key_id == self.key_id
-
-    @property
-    def fingerprints(self) -> list[str]:
-        """The fingerprints that its first attempt may have."""
-        before_import = self.fingerprint_before_import
-        is_imported = before_import not in ("", self.fingerprint)
-        return [self.fingerprint, before_import] if is_imported else [self.fingerprint]
 
     @property
     def is_forwarded(self) -> bool:

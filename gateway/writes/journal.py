@@ -114,14 +114,13 @@ class Journal:
         name = operation.name.removeprefix(FORWARDED_PREFIX)
         # Without it, a request has the fingerprint that earlier versions gave it.
         digests = [request.full_body_digest] if request.full_body_digest else []
-        fingerprint = self._digest([name, dict(ids), body, *digests])
-        fingerprint_before_import = fingerprint
+        fingerprints = [self._digest([name, dict(ids), body, *digests])]
         if imported_ids := request.imported_ids:
             ids = {name: imported_ids.get(id_, id_) for name, id_ in ids.items()}
             body = replace_ids(operation.body_shape, body, imported_ids)
             # An operation from before the import named the same objects by their other ids.
             object_ids += [*ids.values(), *_list_deleted_ids(body)]
-            fingerprint_before_import = self._digest([name, ids, body, *digests])
+            fingerprints.append(self._digest([name, ids, body, *digests]))
         return OperationRecord(
             id=self.new_id(),
             tenant=key.tenant,
@@ -129,8 +128,8 @@ class Journal:
             key_name=key.name,
             operation=operation.name,
             request_id=request_id,
-            fingerprint=fingerprint,
-            fingerprint_before_import=fingerprint_before_import,
+            fingerprint=fingerprints[0],
+            fingerprints=tuple(dict.fromkeys(fingerprints)),
             started_at=started_at,
             repeats_since=started_at - timedelta(seconds=self.replay_seconds),
             idempotency=self.digest_idempotency_key(idempotency_key),

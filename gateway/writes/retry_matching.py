@@ -305,10 +305,7 @@ def _can_run_concurrently(row: OperationRecord, record: OperationRecord) -> bool
         row.operation == record.operation
         and row.operation.removeprefix(FORWARDED_PREFIX) == "create_payment"
     )
-    return are_adds and row.fingerprint not in (
-        record.fingerprint,
-        record.fingerprint_before_import,
-    )
+    return are_adds and row.fingerprint not in record.fingerprints
 
 
 def is_temporary_refusal(failure: Failure) -> bool:

@@ -65,6 +65,7 @@ def build_operation(id_: str, tenant: Tenant = ACME, started_at: datetime = NOW)
         operation="start_batch",
         request_id="r",
         fingerprint=f"f {id_}",
+        fingerprints=(f"f {id_}",),
         started_at=started_at,
         instance="i",
     )
