@@ -101,7 +101,6 @@ async def _try_close_operation(store: Store, write_id: str, *, waits_for_gateway
     end_state = states.DONE if is_creation else states.ANSWERED
     point = Checkpoint(
         resolved_writes=settled_writes,
-        object_ids=[write.object_id for write in settled_writes if write.object_id],
         object_changes=await _build_batch_unlock_records(store, record, [*final_writes.values()]),
         column_values={"state": end_state if has_happened else states.UNDONE, "reason": None},
         # Nothing continues the operation, so its encrypted request and steps are no longer needed.

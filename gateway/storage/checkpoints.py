@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from msgspec import structs
 
-from gateway.payloads.stored_json import CompressedBuffer
 from gateway.storage import chunks, state_changes
 from gateway.storage import operation_statements as statements
 from gateway.storage.audit_log import INSERT_AUDIT_EVENT, build_event_row, is_tenant_in_scope
@@ -72,49 +72,50 @@ class CheckpointWriter:
         """
         changes = checkpoint.object_changes
         # Before the transaction, because it holds locks that others wait for.
-        has_long_changes = bool(changes) and state_changes.has_long_changes(changes)
-        if has_long_changes:
+        is_long = bool(changes) and state_changes.has_long_changes(changes)
+        if is_long:
             changes = await state_changes.encode_long_changes(changes)
-        locks: frozenset[str] = frozenset()
+            checkpoint = structs.replace(checkpoint, object_changes=changes)
         # SQLite has one writer at a time.
-        if not self._store.is_of_one_process:
-            locks = self._list_lock_names(record, checkpoint)
+        is_of_one_process = self._store.is_of_one_process
+        locks = frozenset() if is_of_one_process else self._list_lock_names(record, checkpoint)
+        object_ids = _list_new_object_ids(record, checkpoint)
+        rows, chunk_inserts = self._build_changes(record, checkpoint, object_ids)
         deliveries, is_saved = checkpoint.deliveries, False
         # Taken when the transaction is queued: a reset that follows is saved after it.
         delivered_ids = () if deliveries is None else deliveries.take_unsaved()
 
-        object_ids = _list_new_object_ids(record, checkpoint)
-
         async def save_rows(tx: Transaction) -> bool:
             if locks:
                 await tx.lock(*locks)
-            has_lock = await self._check_and_save(tx, record, checkpoint, object_ids, delivered_ids)
-            if changes:
-                await self._object_states.apply_changes(
-                    tx, record.tenant, changes, is_long=has_long_changes
-                )
-            # After the fence: only the owner may claim.
-            for write in checkpoint.resolved_writes:
-                if write.is_claim:
-                    await self._check_object_not_claimed(tx, record, write)
-            if is_long or checkpoint.new_aliases:
-                await self._save_other_rows(tx, record, checkpoint)
-            return has_lock
+            if checkpoint.refuses_if_restored and await is_restored(tx):
+                raise RestoreUncheckedError
+            is_owned, *counts = await tx.execute_all(rows)
+            if not is_owned:
+                if checkpoint.refuses_if_frozen and await is_frozen(tx, record.tenant):
+                    raise WritesFrozenError
+                raise DuplicateOperationError if checkpoint.is_first else OwnershipLostError
+            if delivered_ids:
+                await _close_one_by_one(tx, delivered_ids, self._store.clock())
+            if has_others:
+                await self._object_states.apply_changes(tx, record.tenant, changes, is_long=is_long)
+                await self._save_other_rows(tx, record, checkpoint, object_ids, chunk_inserts)
+            return checkpoint.recipient_lock is not None and counts[-1] == 1
 
-        is_long = checkpoint.has_chunks or checkpoint.deletes_routing_marks
-        is_brief = (
-            not (is_long or has_long_changes)
-            and len(changes) <= FEW
-            and len(object_ids) <= FEW
-            and len(checkpoint.new_aliases) <= FEW
-            and not isinstance(checkpoint.column_values.get("response"), CompressedBuffer)
+        has_chunks = bool(chunk_inserts) or checkpoint.has_chunks
+        has_others = (
+            has_chunks
+            or bool(changes or checkpoint.new_aliases)
+            or len(object_ids) > MAX_COMBINED_OBJECTS
+            or any(write.is_claim for write in checkpoint.resolved_writes)
+            or checkpoint.deletes_routing_marks
+        )
+        sizes = len(changes), len(checkpoint.new_aliases), len(object_ids)
+        is_brief = max(sizes) <= FEW and not (
+            has_chunks or is_long or checkpoint.deletes_routing_marks
         )
         # No statement but those of ``execute_all``.
-        is_single = (
-            is_brief
-            and not (locks or changes or checkpoint.new_aliases or checkpoint.refuses_if_restored)
-            and len(object_ids) <= MAX_COMBINED_OBJECTS
-        )
+        is_single = not (has_others or locks or checkpoint.refuses_if_restored)
         try:
             has_lock = await self._store.write(save_rows, is_brief=is_brief, is_single=is_single)
             is_saved = True
@@ -136,69 +137,49 @@ class CheckpointWriter:
             locks |= {f"begins {record.tenant} {record.key_id} {record.fingerprint}"}
         return locks
 
-    async def _check_and_save(
+    async def _save_other_rows(
         self,
         tx: Transaction,
         record: OperationRecord,
         checkpoint: Checkpoint,
         object_ids: Sequence[str],
-        delivered_ids: Sequence[str],
-    ) -> bool:
-        if checkpoint.refuses_if_restored and await is_restored(tx):
-            raise RestoreUncheckedError
-        changes = await self._build_changes(tx, record, checkpoint, object_ids)
-        if delivered_ids:
-            closed_at = self._store.clock()
-            # Most are alone: for a list, SQLite would build a table each time.
-            changes += [
-                (
-                    statements.CLOSE_ONE_WITHOUT_REQUEST,
-                    {"operation_id": id_, "closed_at": closed_at},
-                )
-                for id_ in delivered_ids
-            ]
-        is_owned, *counts = await tx.execute_all(changes)
-        if not is_owned:
-            if checkpoint.refuses_if_frozen and await is_frozen(tx, record.tenant):
-                raise WritesFrozenError
-            raise DuplicateOperationError if checkpoint.is_first else OwnershipLostError
-        # One process takes no locks, and several combine no deliveries.
-        if delivered_ids and sum(counts[-len(delivered_ids) :]) != len(delivered_ids):
-            await close_with_requests(tx, {"ids": delivered_ids, "closed_at": closed_at})
-        return checkpoint.recipient_lock is not None and counts[-1] == 1
-
-    async def _save_other_rows(
-        self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
+        chunk_inserts: Sequence[chunks.InsertChunks],
     ) -> None:
+        # After the fence: only the owner may claim.
+        for write in checkpoint.resolved_writes:
+            if write.is_claim:
+                await self._check_object_not_claimed(tx, record, write)
+        common = {"operation_id": record.id, **record.tenant._asdict()}
+        if len(object_ids) > MAX_COMBINED_OBJECTS:
+            object_rows = ({**common, "object_id": id_} for id_ in object_ids)
+            await tx.execute(statements.INSERT_OBJECTS, *object_rows)
         if checkpoint.deletes_routing_marks:
-            values = {**record.tenant._asdict(), "operation_id": record.id}
-            await tx.execute(statements.DELETE_ROUTING_MARKS, values)
+            await tx.execute(statements.DELETE_ROUTING_MARKS, common)
         if checkpoint.drops_payload and checkpoint.has_chunks:
             await chunks.delete_chunks(tx, record.id)
         if aliases := checkpoint.new_aliases:
             await insert_legacy_ids(tx, record.tenant, aliases, self._store.clock())
+        for insert_chunks in chunk_inserts:
+            await insert_chunks(tx)
 
-    async def _build_changes(
-        self,
-        tx: Transaction,
-        record: OperationRecord,
-        checkpoint: Checkpoint,
-        object_ids: Sequence[str],
-    ) -> list[Change]:
-        """Builds the changes of the operation, which checks the fence, and of the rows below it."""
+    def _build_changes(
+        self, record: OperationRecord, checkpoint: Checkpoint, object_ids: Sequence[str]
+    ) -> tuple[list[Change], list[chunks.InsertChunks]]:
+        """Builds the changes of the operation, which checks the fence, and of the rows below it.
+
+        The chunks of long texts are inserted after them.
+        """
         common = {"operation_id": record.id, **record.tenant._asdict()}
         new_write, drops_payload = checkpoint.new_write, checkpoint.drops_payload
-        changes = [
-            await self._build_insert(tx, record, checkpoint, common)
-            if checkpoint.is_first
-            else await self._build_update(tx, record, checkpoint, common)
-        ]
+        chunk_inserts = list[chunks.InsertChunks]()
+        build_change = self._build_insert if checkpoint.is_first else self._build_update
+        changes = [build_change(record, checkpoint, common, chunk_inserts)]
         if drops_payload and checkpoint.has_step_rows:
             changes.append((statements.DELETE_STEPS, common))
         elif not drops_payload and checkpoint.step_results is not None:
             number, text = checkpoint.step_results
-            encrypted = await self._texts.encrypt(tx, record, "results", text)
-            steps = {**common, "number": number, "results": encrypted}
+            results = self._texts.encrypt(record, "results", text, chunk_inserts)
+            steps = {**common, "number": number, "results": results}
             changes.append((statements.UPSERT_STEPS, steps))
         for write in checkpoint.resolved_writes:
             # PostgreSQL refuses to change a row twice in one statement.
@@ -207,10 +188,7 @@ class CheckpointWriter:
         if new_write is not None:
             # In place of an earlier attempt without effect.
             changes.append((statements.UPSERT_WRITE, common | structs.asdict(new_write)))
-        if len(object_ids) > MAX_COMBINED_OBJECTS:
-            object_rows = ({**common, "object_id": id_} for id_ in object_ids)
-            await tx.execute(statements.INSERT_OBJECTS, *object_rows)
-        else:
+        if len(object_ids) <= MAX_COMBINED_OBJECTS:
             for id_ in object_ids:
                 changes += [(statements.INSERT_OBJECTS, {**common, "object_id": id_})]
         if action := checkpoint.audit_action:
@@ -219,7 +197,7 @@ class CheckpointWriter:
         if checkpoint.recipient_lock is not None:
             lock = {"id": checkpoint.recipient_lock, "updated_at": self._store.clock()}
             changes.append((statements.TAKE_RECIPIENT_LOCK, common | lock))
-        return changes
+        return changes, chunk_inserts
 
     async def _check_object_not_claimed(
         self, tx: Transaction, record: OperationRecord, write: Write
@@ -242,12 +220,16 @@ class CheckpointWriter:
         if any(self._may_be_sending(id_, instance) for id_, instance in rivals):
             raise AlreadyClaimedError
 
-    async def _build_insert(
-        self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint, common: Parameters
+    def _build_insert(
+        self,
+        record: OperationRecord,
+        checkpoint: Checkpoint,
+        common: Parameters,
+        chunk_inserts: list[chunks.InsertChunks],
     ) -> Change:
         row = {**structs.asdict(record), **common}
         if record.request is not None:
-            row["request"] = await self._texts.encrypt(tx, record, "request", record.request)
+            row["request"] = self._texts.encrypt(record, "request", record.request, chunk_inserts)
         # It inserts no row only if another operation has the Idempotency-Key, or during a freeze, or
         # if another process has begun the same request.
         if checkpoint.refuses_if_frozen:
@@ -260,16 +242,20 @@ class CheckpointWriter:
             return statements.INSERT_OPERATION_UNLESS_IDENTICAL, row
         return statements.INSERT_OPERATION, row
 
-    async def _build_update(
-        self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint, common: Parameters
+    def _build_update(
+        self,
+        record: OperationRecord,
+        checkpoint: Checkpoint,
+        common: Parameters,
+        chunk_inserts: list[chunks.InsertChunks],
     ) -> Change:
         # An update is needed even if nothing changes, because it checks the fence.
         values = dict(checkpoint.column_values) or {"fence": record.fence}
         if checkpoint.drops_payload:
             values["request"] = None
         if values.get("response") is not None:
-            values["response"] = await self._texts.encrypt(
-                tx, record, "response", values["response"]
+            values["response"] = self._texts.encrypt(
+                record, "response", values["response"], chunk_inserts
             )
         if values.get("state") not in (None, RUNNING, IN_DOUBT):
             values.setdefault("ended_at", self._store.clock())
@@ -283,7 +269,9 @@ class CheckpointWriter:
 
 def _list_new_object_ids(record: OperationRecord, checkpoint: Checkpoint) -> list[str]:
     """Lists the objects that the operation names or created, and that have no row yet."""
-    ids = {*checkpoint.object_ids}
+    ids = {write.object_id for write in checkpoint.resolved_writes if write.object_id}
+    for change in checkpoint.object_changes:
+        ids.update(change.created_ids)
     if checkpoint.new_write is not None:
         ids.update(_PATH_IDS.findall(checkpoint.new_write.path))
     if checkpoint.is_first:
@@ -291,6 +279,14 @@ def _list_new_object_ids(record: OperationRecord, checkpoint: Checkpoint) -> lis
     else:
         ids.difference_update(record.object_ids)
     return sorted(ids)
+
+
+async def _close_one_by_one(tx: Transaction, ids: Sequence[str], closed_at: datetime) -> None:
+    # Most are alone: for a list, SQLite would build a table each time.
+    statement, values = statements.CLOSE_ONE_WITHOUT_REQUEST, {"closed_at": closed_at}
+    counts = await tx.execute_all([(statement, {**values, "operation_id": id_}) for id_ in ids])
+    if sum(counts) != len(ids):
+        await close_with_requests(tx, {**values, "ids": ids})
 
 
 async def close_with_requests(tx: Transaction, parameters: Parameters) -> None:

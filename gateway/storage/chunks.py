@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from sqlalchemy import Delete, Select, and_, bindparam, delete, select
@@ -21,6 +21,8 @@ from gateway.storage.encryption import EncryptionContext, EncryptionKeys
 from gateway.storage.errors import StoreUnavailable
 from gateway.storage.sql import Statement
 from gateway.storage.tables import text_chunks
+
+InsertChunks = Callable[[Transaction], Awaitable[None]]
 
 _HEAD_PREFIX = "+"
 """The start of a head; an encrypted value starts with the id of its key, which never does."""
@@ -50,23 +52,22 @@ class ChunkMissing(StoreUnavailable):
     """A text has lost its chunks, which may have been deleted since its head was read."""
 
 
-async def encrypt_and_insert_chunks(
-    tx: Transaction,
-    keys: EncryptionKeys,
-    text: CompressedBuffer,
-    place: EncryptionContext,
-    holder: str,
-) -> str:
-    """Stores the chunks of a long text; returns the value to store in place of the text."""
+def encrypt_long_text(
+    keys: EncryptionKeys, text: CompressedBuffer, place: EncryptionContext, holder: str
+) -> tuple[str, InsertChunks]:
+    """Returns the value to store in place of a long text, and what inserts its chunks."""
     # A new name for each text: chunks that are read while they are replaced cannot be mixed up.
-    name, count = os.urandom(16).hex(), 0
-    for part in text.parts:
-        context = _build_chunk_context(place, name, count)
-        encrypted = await tx.compute(True, keys.encrypt_bytes, part, context)
-        row = {"holder": holder, "name": name, "number": count, "ciphertext": encrypted}
-        await tx.execute(_INSERT, row)
-        count += 1
-    return _HEAD_PREFIX + keys.encrypt(json.dumps([name, count, len(text)]), place)
+    name = os.urandom(16).hex()
+
+    async def encrypt_and_insert_chunks(tx: Transaction) -> None:
+        for number, part in enumerate(text.parts):
+            context = _build_chunk_context(place, name, number)
+            encrypted = await tx.compute(True, keys.encrypt_bytes, part, context)
+            row = {"holder": holder, "name": name, "number": number, "ciphertext": encrypted}
+            await tx.execute(_INSERT, row)
+
+    head = json.dumps([name, len(text.parts), len(text)])
+    return _HEAD_PREFIX + keys.encrypt(head, place), encrypt_and_insert_chunks
 
 
 def is_chunked_text_head(sealed: str) -> bool:

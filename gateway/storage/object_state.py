@@ -368,7 +368,8 @@ class ObjectStateStore:
         if isinstance(text, str):
             return {**columns, table.others: keys.encrypt(text, context)}
         holder = _build_lock_name(*owner, kind, id_)
-        sealed = await chunks.encrypt_and_insert_chunks(tx, keys, text, context, holder)
+        sealed, insert_chunks = chunks.encrypt_long_text(keys, text, context, holder)
+        await insert_chunks(tx)
         return {**columns, table.others: sealed}
 
     async def _decrypt_others(

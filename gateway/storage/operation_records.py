@@ -135,7 +135,6 @@ class Checkpoint(msgspec.Struct, frozen=True):
     object_changes: Sequence[CompareAndSet] = ()
     column_values: Mapping[str, Any] = {}
     """Columns of the operation: state, reason, response, is_client_disconnected, idempotency."""
-    object_ids: Sequence[str] = ()
     drops_payload: bool = False
     """Whether the stored request and step results are no longer needed."""
     deletes_routing_marks: bool = False

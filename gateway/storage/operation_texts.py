@@ -7,7 +7,6 @@ from typing import Literal
 
 from gateway.payloads.stored_json import StoredText
 from gateway.storage import chunks
-from gateway.storage.database import Transaction
 from gateway.storage.encryption import EncryptionContext
 from gateway.storage.operation_records import OperationRecord
 from gateway.storage.operation_statements import ANSWER_HOLDER_PREFIX
@@ -27,15 +26,21 @@ class OperationTexts:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def encrypt(
-        self, tx: Transaction, record: OperationRecord, column: TextColumn, text: StoredText
+    def encrypt(
+        self,
+        record: OperationRecord,
+        column: TextColumn,
+        text: StoredText,
+        chunk_inserts: list[chunks.InsertChunks],
     ) -> str:
-        """Returns the value to store in the column; stores the chunks of a long text."""
+        """Returns the value to store in the column; adds what inserts the chunks of a long text."""
         keys, context = self._store.encryption, build_text_encryption_context(record, column)
         if isinstance(text, str):
             return keys.encrypt(text, context)
         holder = _build_chunk_holder_id(record, column)
-        return await chunks.encrypt_and_insert_chunks(tx, keys, text, context, holder)
+        head, insert_chunks = chunks.encrypt_long_text(keys, text, context, holder)
+        chunk_inserts.append(insert_chunks)
+        return head
 
     async def decrypt(
         self, record: OperationRecord, column: TextColumn, encrypted: StoredText | None

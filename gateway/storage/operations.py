@@ -114,12 +114,14 @@ class OperationRepository(checkpoints.CheckpointWriter):
     async def add_response(self, record: OperationRecord, response: StoredText) -> None:
         """Stores the response of an operation that has none, for the next requests with its key."""
         is_unanswered = and_(operations.c.id == record.id, operations.c.response.is_(None))
-        rows = select(operations.c.id).where(is_unanswered).with_for_update()
+        chunk_inserts = list[chunks.InsertChunks]()
+        text = self._texts.encrypt(record, "response", response, chunk_inserts)
+        statement = update(operations).where(is_unanswered).values(response=text)
 
         async def store_response(tx: Transaction) -> None:
-            if await tx.fetch(rows):
-                text = await self._texts.encrypt(tx, record, "response", response)
-                await tx.execute(update(operations).where(is_unanswered).values(response=text))
+            if await tx.execute(statement):
+                for insert_chunks in chunk_inserts:
+                    await insert_chunks(tx)
 
         await self._store.write(store_response)
 

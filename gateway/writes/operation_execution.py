@@ -438,7 +438,6 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
             is_first,
             step_results=step_results,
             resolved_writes=outcomes,
-            object_ids=step_records.list_created_ids(outcomes, changes),
             object_changes=changes,
             drops_payload=drops_payload,
             has_step_rows=self.has_step_rows,

@@ -16,7 +16,6 @@ from msgspec import structs
 
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.stored_json import StoredText
-from gateway.storage.operation_records import Write
 from mappings.effects import (
     JSON,
     AwaitFacts,
@@ -46,12 +45,6 @@ Outcome = Any
 
 FLOW_CHANGED_REASON = "the program has changed since, and its flow yields another step now"
 """Why a replay stops; only an operator can end the operation then."""
-
-
-def list_created_ids(writes: Iterable[Write], changes: Iterable[CompareAndSet]) -> list[str]:
-    """Lists the ids of objects that writes have created at the service, and changes here."""
-    ids = [write.object_id for write in writes if write.object_id]
-    return [*ids, *(id_ for change in changes for id_ in change.created_ids)]
 
 
 def encode_request(

@@ -102,7 +102,7 @@ def _lost_fence_is_ignored() -> Iterator[tuple[Any, str, Any]]:
     of_operation = operations.c.id == bindparam("operation_id")
     unfenced = Statement(update(operations).where(of_operation).values(reason=None))
 
-    async def build_unfenced_update(_writer: Any, _tx: Any, record: Any, *_: Any) -> Any:
+    def build_unfenced_update(_writer: Any, record: Any, *_: Any) -> Any:
         return unfenced, {"operation_id": record.id}
 
     yield CheckpointWriter, "_build_update", build_unfenced_update

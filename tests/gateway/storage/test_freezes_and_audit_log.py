@@ -320,9 +320,7 @@ async def use_every_journal_query(store: Store) -> None:
     )
     await operation_repository.save_checkpoint(
         build_operation("c"),
-        Checkpoint(
-            resolved_writes=[confirmed_write], object_ids=["R-2"], column_values={"state": DONE}
-        ),
+        Checkpoint(resolved_writes=[confirmed_write], column_values={"state": DONE}),
     )
     await operation_repository.mark_answered(["c"])
     assert await operation_repository.list_open_with_identical_write(
