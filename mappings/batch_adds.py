@@ -215,17 +215,8 @@ def build_payment_add_outcome_rule(add: Add) -> OutcomeRule:
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         if (summary := (yield from fetch_summary_if_exists(batch.upstream_id))) is None:
             return determine_outcome_without_batch(write)
-        currency, known_ids = batch.currency, {each["upstream"] for each in batch.payments}
-        named_id = write.operator_object_id
-        shown_payments = find_payments(summary, allows_page=True) or ()
-        rows = [row for row in shown_payments if row.get("id") not in known_ids]
-        listed_ids = {row.get("id") for row in shown_payments}
-        is_complete = find_all_payments(summary) is not None and has_payment_ids(summary)
-        if not (named_id is None or is_complete or named_id in known_ids | listed_ids):
-            rows += yield from _fetch_payment_of_batch(named_id, batch.upstream_id)
-        # The named one first, so that of equal payments it is dropped last.
-        rows.sort(key=lambda row: row.get("id") != named_id)
-        new_payments = drop_hidden_payments(rows, batch, add.request.now)
+        currency, named_id = batch.currency, write.operator_object_id
+        new_payments = yield from _list_new_payments(add, summary, named_id)
         if named_id is not None:
             return _confirm_operator_named_payment(named_id, body, new_payments, currency)
         if not has_payment_ids(summary):
@@ -266,6 +257,23 @@ def build_payment_add_outcome_rule(add: Add) -> OutcomeRule:
         return match
 
     return read_outcome
+
+
+def _list_new_payments(
+    add: Add, summary: JSON, named_id: str | None
+) -> Generator[Step, Any, list[Payment]]:
+    """Lists the payments that the batch did not have before the add, and the named one."""
+    batch = add.batch
+    known_ids = {payment["upstream"] for payment in batch.payments}
+    shown_payments = find_payments(summary, allows_page=True) or ()
+    rows = [row for row in shown_payments if row.get("id") not in known_ids]
+    listed_ids = {row.get("id") for row in shown_payments}
+    is_complete = find_all_payments(summary) is not None and has_payment_ids(summary)
+    if not (named_id is None or is_complete or named_id in known_ids | listed_ids):
+        rows += yield from _fetch_payment_of_batch(named_id, batch.upstream_id)
+    # The named one first, so that of equal payments it is dropped last.
+    rows.sort(key=lambda row: row.get("id") != named_id)
+    return drop_hidden_payments(rows, batch, add.request.now)
 
 
 def _fetch_payment_of_batch(

@@ -106,6 +106,7 @@ WALLET = FieldTable(
     declare_renamed_field("address", "emailAddress"),
 )
 
+# The current document takes payments and their batches from the legacy one (section 2.2).
 PAYMENT_BATCH = FieldTable(
     (legacy.PaymentBatch,),
     (legacy.PaymentBatch,),
