@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from mappings import money, paging
+from mappings import current, money, paging
 from mappings.batch_bodies import SentPayment, select_listed_recipient_fields
 from mappings.effects import JSON, Call, LoadFacts, Parallel, SubFlow
 from mappings.failures import (
@@ -202,6 +202,9 @@ def _find_recipient_fault(
 def _find_minimum_fault(
     payment: SentPayment, recipient: Mapping[str, JSON], batch_currency: JSON
 ) -> Problem | None:
+    # The document has the minimum for bank transfers only (current section 1, item 9).
+    if recipient.get("payoutMethod") not in (None, current.BANK_TRANSFER):
+        return None
     minimum = money.parse_amount(recipient.get("routeMinimum"))
     side = payment.amount_side
     currency = payment.body.get("targetCurrency") if side == "target" else batch_currency
