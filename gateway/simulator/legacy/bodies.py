@@ -12,6 +12,7 @@ from typing import Any, Self
 import pycountry
 
 from gateway.simulator import batches, money, validation, views
+from gateway.simulator.accounts import BANK_TRANSFER
 from gateway.simulator.batches import SentAmount
 from gateway.simulator.legacy.views import (
     SSN_COUNTRY,
@@ -226,7 +227,10 @@ def _resolve_recipient(
 
 def _check_minimum_amount(problems: Problems, payee: Recipient, amount: SentAmount) -> None:
     # Only for recipients given by email, which this request looked up; others are checked at the
-    # start.
+    # start. The minimum is that of bank transfers.
+    account = payee.primary_account
+    if account is None or account.type != BANK_TRANSFER:
+        return
     minimum = Decimal(views.find_route_minimum(payee) or 0)
     if amount.currency == payee.fields.get("primaryCurrency") and amount.value < minimum:
         problems.add_invalid_field(amount.field_name, f"Is less than the least amount, {minimum}")
