@@ -52,9 +52,15 @@ def build_recipient_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
             return Inconclusive("too many recipients have this email address")
         # Addresses and phone numbers are not compared, because the service may normalize them.
         match_fields = select_recipient_match_fields(body)
-        candidates = [row for row in rows if _has_compatible_values(match_fields, row)]
+        candidates = [
+            row
+            for row in rows
+            if _has_compatible_values(match_fields, _drop_default_reference(row))
+        ]
         match = select_created_object(
-            candidates, write, is_full_match=lambda row: _has_compatible_values(body, row)
+            candidates,
+            write,
+            is_full_match=lambda row: _has_compatible_values(body, _drop_default_reference(row)),
         )
         if isinstance(match, dict):
             answer = yield Call("GET", f"/recipients/{match['id']}")
@@ -71,6 +77,11 @@ NAME_FIELDS = {"business": ("name",), "individual": ("firstName", "lastName")}
 def select_recipient_match_fields(body: JSONObject) -> dict[str, JSON]:
     names = ("email", "type", "referenceId", *NAME_FIELDS[str(body.get("type"))])
     return {name: body.get(name) for name in names}
+
+
+def _drop_default_reference(row: JSONObject) -> JSONObject:
+    """Drops a reference that the service itself gave: the recipient's own id."""
+    return {**row, "referenceId": None} if row.get("referenceId") == row.get("id") else row
 
 
 def _has_compatible_values(values: JSONObject, row: JSONObject) -> bool:
