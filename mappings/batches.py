@@ -80,7 +80,7 @@ from mappings.start_checks import (
     check_start_and_list_notices,
     require_not_started_elsewhere,
 )
-from mappings.summaries import build_summary
+from mappings.summaries import build_summary, needs_balances
 
 # Create
 
@@ -185,12 +185,12 @@ def read_batch_summary(request: Request) -> Flow:
 
     POST /batches           for a draft, because the service can only summarize a batch it has
     GET  /batch/:id/summary
-    GET  /balance
+    GET  /balance           unless the service gives a status and all that is computed from it
     """
     batch = yield from load_batch(request.ids["id"])
     batch = yield from retry_on_conflict(batch, lambda batch: submit_draft(batch, request))
     # A 404 is not about the batch, which exists.
-    response = yield from fetch_if_exists(BALANCE_PATH)
+    response = (yield from fetch_if_exists(BALANCE_PATH)) if needs_balances(batch) else None
     balances = None if response is None else parse_balances(response)
     set_missing_status_by_balance(batch, balances)
     summary = build_summary(batch, balances or (), format_timestamp(request.now))

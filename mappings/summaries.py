@@ -29,6 +29,15 @@ _BATCH_FIELDS = [
     "updatedAt",
 ]
 
+_FUNDS_FIELDS = frozenset({"GatewayTotal", "ServiceTotal"})
+
+
+def needs_balances(batch: Batch) -> bool:
+    """Whether something in the summary has to be computed from the merchant's balances."""
+    funds = batch.service_fields.get("merchantBalances")
+    is_given = isinstance(funds, dict) and drop_nulls(funds).keys() >= _FUNDS_FIELDS
+    return not (batch.status and is_given and batch.service_fields.get("enoughFunds") is not None)
+
 
 def build_summary(
     batch: Batch, balances: Sequence[Mapping[str, JSON]], now: str
