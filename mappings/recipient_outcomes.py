@@ -147,13 +147,13 @@ def build_account_creation_outcome_rule(
     recipient_id: str, fields: JSONObject, ids_before: Iterable[str]
 ) -> OutcomeRule:
     """Builds the rule of an account create; it reads GET /recipients/:id."""
-    known_ids = frozenset(ids_before)
+    known_ids, match_fields = frozenset(ids_before), _drop_bank_address(fields)
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         accounts = yield from _fetch_accounts(recipient_id)
         # Accounts have no date: a new one is one that was not there before.
         new_accounts = [each for each in accounts if each.get(_ACCOUNT_ID) not in known_ids]
-        new_accounts = [each for each in new_accounts if is_matching_account(fields, each)]
+        new_accounts = [each for each in new_accounts if is_matching_account(match_fields, each)]
         if (named_id := write.operator_object_id) is not None:
             named_accounts = (each for each in new_accounts if each.get(_ACCOUNT_ID) == named_id)
             return confirm_operator_named_object(named_id, "account", next(named_accounts, None))
@@ -196,7 +196,8 @@ def build_account_change_call(
                 return Confirmed({"account": account}) if is_evidence else Absent()
         # The account has another id after the change, so it is found by its fields: also by those
         # that stay, because numbers are masked.
-        expected_fields = {name: old_account.get(name) for name in _STABLE_FIELDS} | {**fields}
+        expected_fields = {name: old_account.get(name) for name in _STABLE_FIELDS}
+        expected_fields |= _drop_bank_address(fields)
         matches = [
             each
             for each in accounts
@@ -227,6 +228,14 @@ def _fetch_accounts(recipient_id: str) -> Generator[Step, Any, list[dict[str, JS
     # The recipient may have been deleted since, and its accounts with it.
     recipient = yield from fetch_recipient_if_exists(recipient_id)
     return list((recipient or {}).get("accounts") or [])
+
+
+_BANK_ADDRESS = frozenset({"bankAddress", "bankCity", "bankRegion", "bankPostalCode"})
+
+
+def _drop_bank_address(fields: JSONObject) -> dict[str, JSON]:
+    """Drops what the service may normalize: it takes the name of a region and shows its code."""
+    return {name: value for name, value in fields.items() if name not in _BANK_ADDRESS}
 
 
 def is_matching_account(fields: JSONObject, account: JSONObject) -> bool:
