@@ -124,7 +124,7 @@ def build_batch_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
 def _select_batches_paying_same(
     body: JSONObject, rows: Sequence[dict[str, JSON]], write: InDoubtWrite
 ) -> Generator[Step, Any, Inconclusive | tuple[list[dict[str, JSON]], set[JSON]]]:
-    """Returns the batches with the sent payments, and the ids of those that have the memos too."""
+    """Returns the batches with the sent payments, and the ids of those that agree in all else."""
     matching_rows: list[dict[str, JSON]] = []
     exact_ids: set[JSON] = set()
     for row in rows:
@@ -144,7 +144,8 @@ def _select_batches_paying_same(
             return Inconclusive(f"the service does not show the payments of {row['id']}")
         if _has_same_payments(body, summary, is_same_payment):
             matching_rows.append({**row, **drop_nulls(batch), "id": row["id"]})
-            if _has_same_payments(body, summary, is_exact_payment):
+            is_exact = _has_same_payments(body, summary, is_exact_payment)
+            if is_exact and _has_compatible_description(body, row):
                 exact_ids.add(row["id"])
         elif _has_same_payments(body, summary, is_possible_payment):
             return Inconclusive(f"{OTHER_CURRENCY_REASON}, in {row['id']}")
@@ -187,10 +188,14 @@ def _is_possible_batch(body: JSONObject, row: JSONObject) -> bool:
     return (
         row.get("currency") in (None, body.get("currency"))
         and parse_count_or_default(row.get("totalPayments"), count) == count
-        and (
-            "description" not in row
-            or is_shown_value_compatible(body.get("description"), row["description"])
-        )
+        # A service may describe a batch itself that was sent without a description.
+        and (not body.get("description") or _has_compatible_description(body, row))
+    )
+
+
+def _has_compatible_description(body: JSONObject, row: JSONObject) -> bool:
+    return "description" not in row or is_shown_value_compatible(
+        body.get("description"), row["description"]
     )
 
 

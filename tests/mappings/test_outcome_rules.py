@@ -174,6 +174,17 @@ def test_target_amount_in_batch_currency_is_the_paid_amount() -> None:
     assert isinstance(read_outcome(outcome_rule, {"payments": [listed_payment]}), Confirmed)
 
 
+def test_batch_that_the_service_described_itself_is_found() -> None:
+    outcome_rule = build_batch_creation_outcome_rule(BATCH_BODY)
+    described_batch = {**LISTED_BATCH, "description": "Payout of 1 March"}
+    summary = {"payments": [SHOWN_PAYMENT], "description": "Payout of 1 March"}
+    outcome = read_outcome(outcome_rule, summary, listed_batch=described_batch)
+    assert isinstance(outcome, Confirmed)
+    outcome_rule = build_batch_creation_outcome_rule({**BATCH_BODY, "description": "another"})
+    outcome = read_outcome(outcome_rule, summary, listed_batch=described_batch)
+    assert isinstance(outcome, Absent)
+
+
 def test_batch_claimed_by_another_write_is_not_read() -> None:
     write_of_claimed_batch = InDoubtWrite(
         IN_DOUBT_WRITE.not_before, frozenset({"B-9"}), 1, None, False
