@@ -217,9 +217,20 @@ def _parse_ssn(value: Any) -> Any:
     raise InvalidValue("must be nine digits, without spaces or hyphens")
 
 
+_OTHER_MASK = re.compile(r"[Xx#.\u2022-]{3,}([0-9]{2,4})")
+"""The current document does not say with which characters a service masks: ``XXX-XX-6789``."""
+
+
 def is_masked_value(value: Any) -> bool:
     """Whether a value is a masked identifier as answers show it (``****47``)."""
-    return isinstance(value, str) and "*" in value
+    return isinstance(value, str) and extract_visible_end(value) is not None
+
+
+def extract_visible_end(text: str) -> str | None:
+    """Returns the last characters, which a mask shows; None if the text is no mask."""
+    if "*" in text:
+        return text.rpartition("*")[2]
+    return mask[1] if (mask := _OTHER_MASK.fullmatch(text)) else None
 
 
 Text = Annotated[str, BeforeValidator(_parse_text)]

@@ -10,6 +10,7 @@ from typing import Any
 from mappings import money, paging
 from mappings.effects import JSON, Absent, Call, Confirmed, Inconclusive, InDoubtWrite, Step
 from mappings.failures import Refused, Unreachable
+from mappings.field_types import extract_visible_end
 from mappings.matching import Payment, extract_recipient_id
 from mappings.payloads import extract_payments
 
@@ -151,7 +152,8 @@ def is_shown_value_compatible(expected: JSON, actual: JSON) -> bool:
     if _normalize_text(expected) == _normalize_text(actual):
         return True
     # Equality of the visible end does not prove equality, but a difference disproves it.
-    return "*" in actual and expected.replace(" ", "").endswith(actual.rpartition("*")[2])
+    visible_end = extract_visible_end(actual)
+    return visible_end is not None and expected.replace(" ", "").endswith(visible_end)
 
 
 def _normalize_text(text: JSON) -> str:

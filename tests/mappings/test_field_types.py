@@ -98,6 +98,7 @@ def list_problems(body_type: Any, body: Any) -> list[Problem]:
         ("ssn", "123456789", "123456789"),
         ("ssn", 123456789, "123456789"),
         ("ssn", "****89", "****89"),
+        ("ssn", "XXX-XX-6789", "XXX-XX-6789"),
         ("type", "business", "business"),
         ("perhaps", None, None),
         ("inner", None, None),
@@ -332,7 +333,11 @@ def test_any_body_is_accepted_or_refused_with_legacy_codes(
 
 @pytest.mark.parametrize(
     ("value", "mask"),
-    [("****47", True), ("*", True), ("123", False), ("", False), (None, False), (5, False)],
+    [
+        *(("****47", True), ("*", True), ("123", False), ("", False), (None, False), (5, False)),
+        *(("XXX-XX-6789", True), ("xxxxxx89", True), ("\u2022\u2022\u2022\u2022\u202289", True)),
+        *(("...89", True), ("#####89", True), ("XX1234", False), ("...", False), ("Xxx", False)),
+    ],
 )
 def test_mask_is_recognized_by_its_asterisk(value: Any, mask: bool) -> None:
     assert field_types.is_masked_value(value) is mask

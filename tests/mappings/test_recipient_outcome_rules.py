@@ -42,17 +42,20 @@ def test_created_recipient_has_no_reference_or_its_own_id(
     assert isinstance(read_outcome(outcome_rule, {"recipients": [row], "recipient": row}), verdict)
 
 
+@pytest.mark.parametrize("number", ["**34", "XXXXXX1234", "\u2022\u2022\u202234"])
 @pytest.mark.parametrize("kind", ["created", "changed"])
 def test_account_is_found_although_the_service_normalizes_the_address_of_its_bank(
-    kind: str,
+    kind: str, number: str
 ) -> None:
     sent = {"type": "bank-transfer", "country": "CA", "accountNum": "1234", "bankRegion": "Ontario"}
-    shown = {"type": "bank-transfer", "country": "CA", "accountNum": "**34", "bankRegionCode": "ON"}
+    shown = {"type": "bank-transfer", "country": "CA", "accountNum": number, "bankRegionCode": "ON"}
     outcome_rule: OutcomeRule | None = build_account_creation_outcome_rule("R-9", sent, ["A-1"])
     if kind == "changed":
         old_account = {**shown, "recipientAccountId": "A-1", "bankRegionCode": "BC"}
         fields = {"bankRegion": "Ontario"}
-        outcome_rule = build_account_change_call("R-9", old_account, fields, [old_account]).reconcile
+        outcome_rule = build_account_change_call(
+            "R-9", old_account, fields, [old_account]
+        ).reconcile
     assert outcome_rule is not None
     recipient = {"id": "R-9", "accounts": [{**shown, "recipientAccountId": "A-2"}]}
     assert isinstance(read_outcome(outcome_rule, {"recipient": recipient}), Confirmed)
