@@ -37,9 +37,9 @@ QUICK := tests/test_cases_in_process.py tests/test_suite_imports.py tests/mappin
   tests/gateway/reads/test_listing.py tests/gateway/signed_api/test_credentials.py tests/gateway/storage/test_encryption.py \
   tests/gateway/upstream/test_circuit_breaker.py tests/gateway/upstream/test_clock.py
 COLLECT := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -q >/dev/null
-# Three for each core, because tests often wait. They take tests from each other: one would otherwise be
+# Four for each core, because tests often wait. They take tests from each other: one would otherwise be
 # left with the slow ones of its share, and the others idle.
-PROCESSES ?= $(shell expr 3 \* $$(nproc 2>/dev/null || echo 2))
+PROCESSES ?= $(shell expr 4 \* $$(nproc 2>/dev/null || echo 2))
 
 .PHONY: run install test quick check format docs pictures fuzz proof mutants soak bench lock clean
 
