@@ -219,7 +219,8 @@ COMMANDS_INTRODUCTION = """# Commands
 
 `--help` after a command describes it and its options. Usage errors, and failures that keep a command from its
 work, are one line on standard error and exit code 2. Commands that check something (`check`, `doctor`,
-`rehearse`, `keys verify`, `reconcile`, `compare`) exit with 1 if they find something. No secret is accepted on the command line or
+`rehearse`, `keys verify`, `keys rotate-secret`, `cutover import`, `reconcile`, `compare`, `compare report`) exit with 1
+if they find something. No secret is accepted on the command line or
 shown. With `--json` a report is one JSON document on standard output and nothing else.
 """
 

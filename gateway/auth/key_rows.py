@@ -104,7 +104,7 @@ def find_single_key(listed_keys: Sequence[ListedKey], name_or_prefix: str) -> Li
         )
     if len(matches) > 1:
         names = ", ".join(key.name for key in matches)
-        raise KeyNotFound(f"{len(matches)} keys have this prefix: {names}")
+        raise KeyNotFound(f"{len(matches)} keys have this prefix: {names}; use the name")
     return matches[0]
 
 
@@ -113,7 +113,7 @@ MIN_PREFIX_CHARACTERS = 4
 
 
 def _is_prefix_match(word: str, prefix: str) -> bool:
-    """Whether a key with this displayed prefix may begin with this word."""
+    """Whether a key with this displayed prefix may begin with this word; more of it is not stored."""
     # A key of three characters displays none, which every word begins with.
     if not prefix or len(word) < min(MIN_PREFIX_CHARACTERS, len(prefix)):
         return False

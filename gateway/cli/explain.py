@@ -51,6 +51,8 @@ def explain(*, words: tuple[str, ...], settings: Settings, as_json: bool, as_cur
     Headers are ignored; no API key is needed. With --curl, the output is a shell script that signs
     and sends the calls; it reads ACCESS_KEY and SECRET_KEY from the environment of the shell.
     """
+    if as_curl and as_json:
+        raise click.UsageError("give either --curl or --json")
     try:
         request = parse_curl(words, _read_data_file)
         explanation = explain_request(settings, request.method, request.target, request.body)

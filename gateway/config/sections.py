@@ -61,7 +61,8 @@ class Server(Section):
         # An empty token file is an error: without a token, the port would need no authentication.
         if (token or self.admin_token_file) and not re.fullmatch(r"[!-~]{16,}", token):
             raise ValueError(
-                "the admin token must be at least 16 visible characters, without spaces"
+                "the admin token (admin_token_file, or the variable of admin_token) must be at least "
+                "16 visible characters, without spaces"
             )
         return self
 

@@ -87,6 +87,8 @@ def parse_curl(words: Sequence[str], read_data_file: Callable[[str], bytes]) -> 
         )
     # Options that the parser does not know are left over too.
     addresses = [word for word in rest if not word.startswith("-")]
+    if not options.data and any(word.lstrip().startswith(("{", "[")) for word in addresses):
+        raise InvalidRequestText("a body is given without -d before it")
     # A request line may be pasted too: `GET /v1/batches`.
     method = options.method or next((word for word in addresses if word in METHODS), "")
     target = _find_request_target(options.url + [word for word in addresses if word not in METHODS])

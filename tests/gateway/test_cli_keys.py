@@ -188,7 +188,8 @@ def test_revoke_accepts_name_or_prefix_and_is_idempotent(run_keys_command: Comma
 
 def test_ambiguous_prefix_lists_names_and_revokes_nothing(run_keys_command: CommandRunner) -> None:
     run_keys_command("import", "-", stdin=f"{build_key_line()}\n{build_key_line('bolt')}")
-    assert "acme-live, bolt-live" in run_keys_command("revoke", "key-of", code=2).stderr
+    error = run_keys_command("revoke", "key-of", code=2).stderr
+    assert "acme-live, bolt-live; use the name" in error
     listed_keys = json.loads(run_keys_command("list", "--json").stdout)["keys"]
     assert [key["revoked_at"] for key in listed_keys] == [None, None]
 

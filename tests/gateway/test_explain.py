@@ -288,6 +288,7 @@ def test_explain_command_accepts_curl_syntax(arguments: list[str], tmp_path: Pat
         (["-X", "POST", "/v1/batches", "-d", "{"], "not JSON"),
         (["-X", "POST", "/v1/batches"], "has no body"),
         (["-X", "POST", "/v1/batches", "-d", "@nowhere.json"], "nowhere.json"),
+        (["--curl", "--json", "-X", "GET", "/v1/batches"], "either --curl or --json"),
     ],
 )
 def test_unexplainable_request_is_reported_in_one_line(
