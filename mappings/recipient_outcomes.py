@@ -52,15 +52,10 @@ def build_recipient_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
             return Inconclusive("too many recipients have this email address")
         # Addresses and phone numbers are not compared, because the service may normalize them.
         match_fields = select_recipient_match_fields(body)
-        candidates = [
-            row
-            for row in rows
-            if _has_compatible_values(match_fields, _drop_default_reference(row))
-        ]
+        rows = [*map(_drop_default_reference, rows)]
+        candidates = [row for row in rows if _has_compatible_values(match_fields, row)]
         match = select_created_object(
-            candidates,
-            write,
-            is_full_match=lambda row: _has_compatible_values(body, _drop_default_reference(row)),
+            candidates, write, is_full_match=lambda row: _has_compatible_values(body, row)
         )
         if isinstance(match, dict):
             answer = yield Call("GET", f"/recipients/{match['id']}")
@@ -79,7 +74,7 @@ def select_recipient_match_fields(body: JSONObject) -> dict[str, JSON]:
     return {name: body.get(name) for name in names}
 
 
-def _drop_default_reference(row: JSONObject) -> JSONObject:
+def _drop_default_reference(row: dict[str, JSON]) -> dict[str, JSON]:
     """Drops a reference that the service itself gave: the recipient's own id."""
     return {**row, "referenceId": None} if row.get("referenceId") == row.get("id") else row
 
