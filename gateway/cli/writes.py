@@ -14,7 +14,7 @@ from gateway.operator.in_doubt_writes import (
     WriteInDoubt,
     advise_to_wait,
     check_operator_verdict,
-    describe_recorded_outcome,
+    describe_operator_outcome,
     find_write_by_shown_id,
     load_in_doubt_writes,
     record_operator_verdict,
@@ -92,8 +92,8 @@ def _format_write_in_doubt(in_doubt: WriteInDoubt) -> str:
         f"    request:     {record.tenant}, {record.operation}, key {record.key_name}{object_id}",
         f"    reason:      {in_doubt.reason}",
     ]
-    if in_doubt.recorded_outcome:
-        lines.append(f"    recorded:    {in_doubt.recorded_outcome}")
+    if in_doubt.operator_outcome_text:
+        lines.append(f"    recorded:    {in_doubt.operator_outcome_text}")
     return "\n".join([*lines, f"    what to do:  {in_doubt.to_do}"])
 
 
@@ -125,7 +125,7 @@ def settle_write(
     if [happened, did_not_happen, bool(made)].count(True) != 1:
         raise click.UsageError("give exactly one of --happened, --did-not-happen and --made ID")
     verdict = made or (CONFIRMED if happened else ABSENT)
-    verdict_text = describe_recorded_outcome(verdict)
+    verdict_text = describe_operator_outcome(verdict)
 
     # Checked before the prompt, so that an impossible verdict fails without a question.
     async def check_and_describe_write(store: Store) -> str:

@@ -59,13 +59,13 @@ class WriteInDoubt:
         return self.record.reason or "the process that sent it ended before the answer came"
 
     @property
-    def recorded_outcome(self) -> str | None:
+    def operator_outcome_text(self) -> str | None:
         """The outcome that an operator recorded, in words; None if none is recorded."""
         outcome = self.write.operator_outcome
-        return describe_recorded_outcome(outcome) if outcome else None
+        return describe_operator_outcome(outcome) if outcome else None
 
 
-def describe_recorded_outcome(outcome: str) -> str:
+def describe_operator_outcome(outcome: str) -> str:
     if outcome in OPERATOR_OUTCOMES:
         return states.describe_write_state(outcome)
     return f"made {outcome}"
