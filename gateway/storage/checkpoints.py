@@ -258,7 +258,7 @@ class CheckpointWriter:
                 record, "response", values["response"], chunk_inserts
             )
         if values.get("state") not in (None, RUNNING, IN_DOUBT):
-            values.setdefault("ended_at", self._store.clock())
+            values.setdefault("ended_at", self._store.compute_end_time())
         update = statements.build_fenced_update(
             tuple(sorted(values)), values.get("state"), checkpoint.refuses_if_frozen
         )

@@ -61,6 +61,11 @@ class DatabaseClock:
             return self._fallback()
         return datetime.fromtimestamp(self._monotonic() + min(self._samples)[1], UTC)
 
+    @property
+    def uncertainty(self) -> timedelta:
+        """By how much the database's time may be ahead of ``now``, or behind."""
+        return timedelta(seconds=min(self._samples)[0] / 2 if self._samples else 0)
+
     def compute_time_before(self, age: timedelta) -> datetime:
         """Returns the latest time of what is at least so old.
 

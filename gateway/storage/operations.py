@@ -86,7 +86,8 @@ class OperationRepository(checkpoints.CheckpointWriter):
 
     async def record_replay(self, id_: str, instance: str) -> None:
         """Sets the end of an operation to now, when an instance is about to send its response."""
-        values = {"operation_id": id_, "ended_at": self._store.clock(), "instance": instance}
+        ended_at = self._store.compute_end_time()
+        values = {"operation_id": id_, "ended_at": ended_at, "instance": instance}
         await self._store.write(
             lambda tx: tx.execute(statements.RECORD_REPLAY, values), is_brief=True, is_single=True
         )

@@ -50,6 +50,15 @@ class Store:
         """
         self.encryption: EncryptionKeys
 
+    def compute_end_time(self) -> datetime:
+        """Returns the end of an operation whose response is sent once that is stored.
+
+        The latest that the database's clock can show now: requests that came before it at another
+        process are copies. The client has the response later than that, as storing it takes a round
+        trip, and the uncertainty is half of one.
+        """
+        return self.clock() + self.database_clock.uncertainty
+
     def compute_time_before(self, age: timedelta) -> datetime:
         """Returns the latest time of what is old; see ``DatabaseClock.compute_time_before``."""
         return self.database_clock.compute_time_before(age)

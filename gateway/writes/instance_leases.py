@@ -37,6 +37,9 @@ RENEWALS_WITHOUT_LOCK = 2
 its connection a moment ago."""
 SOLE_RENEWAL_SECONDS = 5.0
 """Seconds between renewals of a process that is alone on its database."""
+MEASUREMENTS_AT_START = 8
+"""Comparisons with the database's clock before the first request: one may be off by half of its round
+trip, and the first waits for a connection."""
 _POLL_SECONDS = 0.1
 
 _SELECT_INSTANCES = Statement(select(instances))
@@ -92,9 +95,8 @@ class InstanceLeases:
 
         On SQLite it deletes all others, because only one process may use the file.
         """
-        # Twice: the first measurement may have waited for a connection, and is uncertain then.
-        await self._measure_time()
-        now = await self._measure_time()
+        for _ in range(MEASUREMENTS_AT_START):
+            now = await self._measure_time()
 
         async def insert_instance(tx: Transaction) -> None:
             # The process lock on the file says that no other process is alive.

@@ -17,7 +17,7 @@ from gateway.storage.operation_records import Write
 from gateway.storage.operations import OperationRepository
 from gateway.storage.sql import Statement
 from gateway.storage.tables import operations
-from gateway.writes import executor, operation_execution, outcome_policy
+from gateway.writes import executor, instance_leases, operation_execution, outcome_policy
 from gateway.writes.batch_routing import BatchRouting
 from gateway.writes.executor import FlowExecutor
 from gateway.writes.journal import Journal
@@ -211,6 +211,11 @@ def _freeze_is_ignored() -> Iterator[tuple[Any, str, Any]]:
     insert = operation_statements.INSERT_OPERATION
     yield operation_statements, "INSERT_OPERATION_UNLESS_FROZEN", insert
     yield operation_statements, "build_fenced_update", build_update_in_spite_of_freeze
+
+
+def compare_clocks_twice() -> Iterator[tuple[Any, str, Any]]:
+    """As often as when some seeds were found: another number makes other sequences of them."""
+    yield instance_leases, "MEASUREMENTS_AT_START", 2
 
 
 def _select_deliveries(*names: str) -> tuple[Any, ...]:
