@@ -141,7 +141,11 @@ def _send_remaining_recipient_values(
     if changes.payout.accounts:
         # All writes succeeded, so failing now would make the client create a second recipient.
         with suppress(Failure):
-            return (yield Call("GET", path))["recipient"]
+            shown = (yield Call("GET", path))["recipient"]
+            shown_ids = payouts.collect_account_ids(shown.get("accounts") or ())
+            # The service may show it a little later with its accounts.
+            if {*payouts.collect_account_ids(changed["accounts"])}.issubset(shown_ids):
+                return shown
     return {**recipient, "accounts": changed["accounts"]}
 
 

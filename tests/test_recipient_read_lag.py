@@ -130,6 +130,21 @@ async def test_recipient_is_set_back_although_the_change_is_not_shown_yet(
         assert (stored.status, stored.fields["firstName"]) == ("active", "Ada")
 
 
+async def test_account_of_a_new_recipient_may_be_shown_late(tmp_path: Path) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        path = f"/recipients/{await create_recipient(gateway)}/payout-methods"
+        await show_as_now(gateway, service)
+        (fault,) = service.faults
+        shown = json.loads(fault.body)["recipient"]
+        fault.body = json.dumps({"ok": True, "recipient": {**shown, "accounts": []}}).encode()
+        change = {"primary": {"method": "wallet"}}
+        response = await gateway.request("PATCH", f"/v1{path}", change)
+        assert (response.status, response.headers["Retry-After"]) == (500, "5"), response.text
+        service.faults.clear()
+        await request_successfully(gateway, "PATCH", path, change)
+
+
 async def test_payout_sent_back_in_the_millisecond_of_a_shown_change_is_unchanged(
     tmp_path: Path,
 ) -> None:
