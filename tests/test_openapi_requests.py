@@ -9,41 +9,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import requests
-import schemathesis
 import simplejson
-from hypothesis import HealthCheck, settings
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    ignored_auth,
-    missing_required_header,
-    response_headers_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from mappings import OPERATIONS, UNLISTED
 from tests.gateway_in_thread import GatewayInThread, run_gateway_in_thread
 from tests.openapi_document import build_openapi_document
 from tests.running_gateway import KEY
 from tests.simulator import WALLET_FUNDS, Service, ServiceOptions
 
+if TYPE_CHECKING:  # not imported by every process that collects the tests
+    from schemathesis import Case
+    from schemathesis.schemas import BaseSchema
+
 EXAMPLES = int(os.environ.get("EXAMPLES", "0"))
 TIMEOUT_SECONDS = 20
 """A longer request counts as hanging, because the service answers immediately."""
-
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-    missing_required_header,
-]
 
 
 def forbid_unknown_fields(described: dict[str, Any]) -> dict[str, Any]:
@@ -54,21 +42,13 @@ def forbid_unknown_fields(described: dict[str, Any]) -> dict[str, Any]:
     return described
 
 
-CONFIG = schemathesis.Config.from_dict(
-    {
-        "generation": {
-            "deterministic": not EXAMPLES,
-            "max-examples": EXAMPLES or 20,
-            "with-security-parameters": False,
-        },
-        # Covering every value of every schema takes seconds in each process that collects it.
-        "phases": {"stateful": {"enabled": False}, "coverage": {"enabled": bool(EXAMPLES)}},
-    }
-)
-SCHEMA = schemathesis.openapi.from_dict(
-    forbid_unknown_fields(build_openapi_document()),
-    config=CONFIG,
-)
+@cache
+def load_schema() -> BaseSchema:
+    import schemathesis
+
+    config = schemathesis.Config.from_dict({"generation": {"with-security-parameters": False}})
+    document = forbid_unknown_fields(build_openapi_document())
+    return schemathesis.openapi.from_dict(document, config=config)
 
 
 class CaseClient:
@@ -141,18 +121,58 @@ def replace_ids(value: Any, ids: dict[str, str]) -> Any:
     return ids.get(value[:2], value) if isinstance(value, str) else value
 
 
-@SCHEMA.parametrize()
-@settings(suppress_health_check=list(HealthCheck), deadline=None)
-def test_every_answer_matches_the_openapi_description(
-    case: schemathesis.Case, client: CaseClient
-) -> None:
+@pytest.mark.parametrize("name", [operation.name for operation in (*OPERATIONS, *UNLISTED)])
+def test_every_answer_matches_the_openapi_description(name: str, client: CaseClient) -> None:
+    from schemathesis import GenerationMode
+
+    operation = load_schema().find_operation_by_id(name)
+    generated = [operation.as_strategy(generation_mode=mode) for mode in GenerationMode]
+    for strategy, count in (
+        *((example, 1) for example in operation.get_strategies_from_examples()),
+        (st.one_of(generated), EXAMPLES or 20),
+    ):
+
+        @settings(
+            max_examples=count,
+            derandomize=not EXAMPLES,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=strategy)
+        def check_case(case: Case) -> None:
+            check_answer(case, client)
+
+        check_case()
+    if EXAMPLES:  # every value of every schema, which takes long
+        for case in operation.schema.iter_coverage_cases(
+            operation,
+            generation_modes=list(GenerationMode),
+            generation_config=operation.schema.config.generation,
+        ):
+            check_answer(case, client)
+
+
+def check_answer(case: Case, client: CaseClient) -> None:
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi import checks
+
     ids = client.load_ids()
     if client.count % 5:
         case.path_parameters = replace_ids(case.path_parameters, ids)
         case.body = replace_ids(case.body, ids)
     response = case.call(client.url, client.session, headers=KEY_HEADERS, timeout=TIMEOUT_SECONDS)
-    # Every tenth is sent again without its key and with a wrong one.
-    case.validate_response(response, checks=[*CHECKS, *[ignored_auth] * (client.count % 10 == 0)])
+    applied_checks = [
+        not_a_server_error,
+        checks.status_code_conformance,
+        checks.content_type_conformance,
+        checks.response_headers_conformance,
+        checks.response_schema_conformance,
+        checks.missing_required_header,
+        # Every tenth is sent again without its key and with a wrong one.
+        *[checks.ignored_auth] * (client.count % 10 == 0),
+    ]
+    case.validate_response(response, checks=applied_checks)
     if case.method != "HEAD":
         begins = (
             b'{"ok":true' if response.status_code == 200 else b'{"ok":false,"errors":[{"code":"'
