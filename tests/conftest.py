@@ -15,6 +15,8 @@ COMPUTING = ("mappings", "payloads", "http", "compare")
 YOUNG_OBJECTS = 10_000
 """As the product sets it for itself, see ``gateway.server.process``."""
 
+gc.disable()  # until the tests are collected, which creates much and leaves little to free
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts short tests that only compute last: meanwhile the last of those that wait end."""
@@ -23,9 +25,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Freezes the collected tests, because the garbage collector would traverse thousands of them again and again."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
