@@ -135,7 +135,7 @@ def _run_processes(options: argparse.Namespace, results: Any, names_file: Path, 
                 else:
                     selector.unregister(key.data)
     for process in processes:
-        process.wait()
+        process.communicate()  # closes the pipe too
 
 
 def _run_part(options: argparse.Namespace) -> int:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ast
-import asyncio
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from gateway.compare.rules import Rules, build_rules
 from tests.gateway.compare.fake_services import build_comparison_report
+from tests.mutations.__main__ import main
 from tests.mutations.mutants import Mutant, list_mutants
 from tests.mutations.patching import apply_mutant
 from tests.mutations.results_file import ResultsFile
@@ -110,16 +110,18 @@ WAYS_TO_BE_FOUND = {
 """Mutants that a case, a sequence of the proof, and a gateway started with the mutant reveal."""
 
 
-async def test_mutants_are_found_in_each_way(tmp_path: Path) -> None:
+def test_mutants_are_found_in_each_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "names").write_text("\n".join(WAYS_TO_BE_FOUND))
     options = ("--names", str(tmp_path / "names"), "--keep", str(tmp_path), "--processes", "1")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.mutations", *options),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    output = (await process.communicate())[0].decode()
-    assert process.returncode == 0, output
+    monkeypatch.setattr("sys.argv", ["tests.mutations", *options])
+    try:
+        code = main()
+    finally:
+        structlog.reset_defaults()
+    output = capsys.readouterr().out
+    assert code == 0, output
     assert "3 tried, 3 found, 0 listed, 0 unlisted" in output
     results = ResultsFile(tmp_path / "kept").results
     assert {
