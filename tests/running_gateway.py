@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,15 @@ from gateway.observability import logs
 from gateway.server.app import RunningGateway, run_gateway
 from gateway.server.process import install_shutdown_event
 from gateway.upstream.clock import ServiceClock
+from gateway.writes import outcome_policy
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS
 from tests.openapi_document import build_openapi_document
 from tests.state import ENVIRONMENT, KEY, import_api_keys
+
+_PAUSE_SECONDS = {
+    name: getattr(outcome_policy, name)
+    for name in ("CONFIRMATION_PAUSE_SECONDS", "MAX_PAGE_AGE_SECONDS")
+}
 
 
 @dataclass(slots=True)
@@ -99,6 +105,25 @@ def build_clocks(
     return {"clock": clock, "outcome_clock": outcome_clock}
 
 
+_shortened: list[None] = []
+"""An entry for each gateway that is running."""
+
+
+@contextmanager
+def shorten_confirmation_pause() -> Iterator[None]:
+    """Shortens the seven seconds between two reads that must agree; the simulation has the real ones."""
+    _shortened.append(None)
+    for name in _PAUSE_SECONDS:
+        setattr(outcome_policy, name, 0.25)
+    try:
+        yield
+    finally:
+        _shortened.pop()
+        if not _shortened:
+            for name, seconds in _PAUSE_SECONDS.items():
+                setattr(outcome_policy, name, seconds)
+
+
 @asynccontextmanager
 async def open_gateway(
     folder: Path,
@@ -111,8 +136,9 @@ async def open_gateway(
     settings = build_settings(folder, base_url, **sections)
     await import_api_keys(settings, [KEY])
     gateway_context = run_gateway(settings, **build_clocks(monotonic), lease_seconds=lease_seconds)
-    async with gateway_context as running, aiohttp.ClientSession() as session:
-        yield GatewayUnderTest(running, settings, session)
+    with shorten_confirmation_pause():
+        async with gateway_context as running, aiohttp.ClientSession() as session:
+            yield GatewayUnderTest(running, settings, session)
 
 
 async def run_until_shutdown(
