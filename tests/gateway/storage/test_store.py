@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import stat
 import subprocess
@@ -50,11 +51,13 @@ from gateway.storage.tables import (
     metadata,
 )
 from tests.gateway.storage.conftest import (
+    RECREATE_SCHEMA,
     build_empty_sqlite_state,
     open_store_at_revision,
     run_statements,
 )
-from tests.state import compare_and_set, execute, fetch
+from tests.processes import build_command, build_configuration, build_environment
+from tests.state import KEY, compare_and_set, execute, fetch
 from tests.tcp_proxy import open_tcp_proxy
 
 ACME = Tenant("acme", "live")
@@ -169,26 +172,31 @@ def test_latest_migration_is_found_by_file_name() -> None:
 
 
 async def test_instances_started_together_create_tables_once(postgres: State) -> None:
+    await asyncio.to_thread(run_statements, postgres.url, *RECREATE_SCHEMA)
     assert (
         await asyncio.gather(*(open_and_describe_failure(postgres) for _ in range(6))) == [""] * 6
     )
 
 
-def test_processes_started_together_create_tables_once(sqlite: State) -> None:
-    create_key_file(locate_key_file(sqlite))
-    script = (
-        "import asyncio, sys\n"
-        "from pathlib import Path\n"
-        "from gateway.config.settings import State\n"
-        "from gateway.storage import open_store\n"
-        "async def main():\n"
-        "    state = State(url=sys.argv[1], encryption_key_file=Path(sys.argv[2]))\n"
-        "    async with open_store(state): pass\n"
-        "asyncio.run(main())\n"
-    )
-    command = [sys.executable, "-c", script, sqlite.url, str(locate_key_file(sqlite))]
-    processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
-    assert [process.communicate()[1] for process in processes] == [b""] * 4
+def test_processes_started_together_create_tables_once(tmp_path: Path) -> None:
+    (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
+    names = ["one", "two", "three", "four"]
+    for name in names:
+        (tmp_path / name).write_text(
+            json.dumps({**KEY, "api_key": f"the-key-{name}", "name": name})
+        )
+    processes = [
+        subprocess.Popen(
+            [*build_command(), "keys", "import", name],
+            cwd=tmp_path,
+            env=build_environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        for name in names
+    ]
+    outputs = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(names), outputs
 
 
 async def test_newer_database_is_refused_and_not_touched(state: State) -> None:
