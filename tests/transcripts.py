@@ -14,6 +14,9 @@ from typing import Any
 
 CASES = Path(__file__).parent / "cases"
 FILES = sorted(CASES.glob("*/*.json"))
+FILES_BY_OPERATION: dict[str, list[Path]] = {}
+for _file in FILES:
+    FILES_BY_OPERATION.setdefault(_file.stem.partition("--")[0], []).append(_file)
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
