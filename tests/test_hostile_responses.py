@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -101,12 +101,32 @@ async def open_gateway_under_attack(
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def forwarding_gateway(
+async def translating_gateway(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[GatewayUnderAttack]:
+    """For reads; a write in doubt would be looked for in hostile responses of other tests."""
+    async with open_gateway_under_attack(tmp_path_factory.mktemp("translating")) as setup:
+        yield setup
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def module_forwarding_gateway(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[GatewayUnderAttack]:
     folder = tmp_path_factory.mktemp("forwarding")
     async with open_gateway_under_attack(folder, forwards=True) as setup:
         yield setup
+
+
+@pytest.fixture
+def forwarding_gateway(
+    module_forwarding_gateway: GatewayUnderAttack,
+) -> Iterator[GatewayUnderAttack]:
+    service = module_forwarding_gateway.service
+    respond = service.respond
+    service.requests.clear()
+    yield module_forwarding_gateway
+    service.respond = respond
 
 
 @cache
@@ -121,13 +141,22 @@ def build_hostile_response(kind: str) -> bytes:
     )
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("kind", HOSTILE_TEXTS)
 async def test_hostile_response_costs_bounded_memory_and_does_not_delay_others(
-    kind: str, tmp_path: Path
+    kind: str, translating_gateway: GatewayUnderAttack
 ) -> None:
+    service = translating_gateway.service
+    respond, service.respond = service.respond, respond_with(build_hostile_response(kind))
+    assert await translating_gateway.attack("GET", "/recipients/R-1") == 500
+    service.respond = respond
+    # Or the circuit breaker would refuse the next ones.
+    assert await translating_gateway.request("GET", "/recipients") == 200
+
+
+async def test_hostile_response_to_a_write_costs_bounded_memory(tmp_path: Path) -> None:
     async with open_gateway_under_attack(tmp_path) as setup:
-        setup.service.respond = respond_with(build_hostile_response(kind))
-        assert await setup.attack("GET", "/recipients/R-1") == 500
+        setup.service.respond = respond_with(build_hostile_response("lists"))
         body = b'{"type":"individual","firstName":"A","lastName":"B","email":"a@example.com"}'
         assert await setup.attack("POST", "/recipients", body) == 500
 
@@ -142,16 +171,20 @@ async def test_hostile_forwarded_body_costs_bounded_memory_and_does_not_delay_ot
     assert forwarding_gateway.service.requests == []
 
 
-async def test_ids_of_a_forwarded_body_are_read_without_delaying_others(tmp_path: Path) -> None:
-    async with open_gateway_under_attack(tmp_path, forwards=True) as setup:
-        data = b'{"ids":[' + b"[]," * 700_000 + b"[]]}"  # just within the memory limit
-        assert await setup.attack("DELETE", "/batches", data) == 200
+@pytest.mark.asyncio(loop_scope="module")
+async def test_ids_of_a_forwarded_body_are_read_without_delaying_others(
+    forwarding_gateway: GatewayUnderAttack,
+) -> None:
+    data = b'{"ids":[' + b"[]," * 700_000 + b"[]]}"  # just within the memory limit
+    assert await forwarding_gateway.attack("DELETE", "/batches", data) == 200
 
 
-async def test_hostile_response_to_a_forwarded_write_is_not_parsed(tmp_path: Path) -> None:
-    async with open_gateway_under_attack(tmp_path, forwards=True) as setup:
-        setup.service.respond = respond_with(build_hostile_response("lists"))
-        assert await setup.attack("POST", "/batches", b'{"sourceCurrency":"USD"}') == 200
+@pytest.mark.asyncio(loop_scope="module")
+async def test_hostile_response_to_a_forwarded_write_is_not_parsed(
+    forwarding_gateway: GatewayUnderAttack,
+) -> None:
+    forwarding_gateway.service.respond = respond_with(build_hostile_response("lists"))
+    assert await forwarding_gateway.attack("POST", "/batches", b'{"sourceCurrency":"USD"}') == 200
 
 
 @pytest.mark.parametrize("forwards", [True, False])
