@@ -28,7 +28,11 @@ from gateway.storage.key_file import create_key_file
 from tests.certificates import Authority
 from tests.console import open_console_client
 from tests.gateway.admission.limits.conftest import REDIS_URL
-from tests.gateway.storage.conftest import create_temporary_database, run_statements
+from tests.gateway.storage.conftest import (
+    RECREATE_SCHEMA,
+    create_temporary_database,
+    run_statements,
+)
 from tests.metrics_scrape import fetch_metrics
 from tests.operator_commands import wait_until_async
 from tests.processes import (
@@ -101,7 +105,7 @@ def protect_admin_port(folder: Path) -> None:
 
 @pytest.fixture
 def configuration(tmp_path: Path, database: str, simulator: Simulator, require_redis: None) -> None:
-    run_statements(database, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    run_statements(database, *RECREATE_SCHEMA)
     create_key_file(tmp_path / "gateway.key")
     write_settings(tmp_path, database, simulator.url)
 
@@ -211,7 +215,7 @@ class BackgroundLoad:
                         assert (await response.json())["ok"] is (response.status == 200)
                 except (aiohttp.ClientError, OSError) as error:
                     self.errors.append(repr(error))
-                await asyncio.sleep(0.03)  # the workers need the machine too
+                await asyncio.sleep(0.1)  # the workers need the machine too
 
     @property
     def answered_count(self) -> int:
@@ -248,7 +252,7 @@ def read_startup_error(folder: Path, **variables: str) -> str:
 # Starting.
 
 
-async def test_workers_start_on_an_empty_database_and_all_serve(
+async def test_workers_start_on_an_empty_database_and_serve_until_they_are_stopped(
     tmp_path: Path, database: str, simulator: Simulator, configuration: None
 ) -> None:
     port = find_free_port()
@@ -261,21 +265,29 @@ async def test_workers_start_on_an_empty_database_and_all_serve(
             await wait_until(
                 lambda: set(count_served(gateway)) == list_children(gateway), START_SECONDS
             )
-            await wait_until(lambda: load.answered_count > 200, START_SECONDS)
+            second_error = await asyncio.to_thread(read_startup_error, tmp_path)
+            assert f"port {port}: it is in use" in second_error, (
+                "it gets none of the first's connections"
+            )
+            assert load.errors == []
+            for _ in range(CLIENT_COUNT // 2):
+                simulator.service.faults.append(Fault("POST", "/v1/recipients", answer_delay=1))
+            await wait_until(lambda: not simulator.service.faults, START_SECONDS)
+            count_before = load.answered_count
+            gateway.process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(START_SECONDS):
+                assert await gateway.process.wait() == 0
         assert set(load.statuses) == {200}
-        assert load.errors == []
+        assert load.answered_count >= count_before + CLIENT_COUNT // 2
+        # Every executed write was answered; only writes that were never started were lost.
+        assert len(simulator.service.list_requests("POST", "/v1/recipients")) == load.answered_count
         assert sum(count_served(gateway).values()) == load.answered_count, (
             "whole lines, one for each request"
         )
-        second_error = await asyncio.to_thread(read_startup_error, tmp_path)
-        assert f"port {port}: it is in use" in second_error, (
-            "it gets none of the first's connections"
-        )
-        assert await gateway.stop() == 0
     assert not list_events(gateway, "worker_exited")
     *worker_events, parent_event = list_events(gateway, "shutdown_complete")
     assert (len(worker_events), parent_event["workers_left"]) == (3, 3)
-    assert {line["requests_left"] for line in worker_events} == {0}
+    assert sum(line["requests_left"] for line in worker_events) >= CLIENT_COUNT // 2
 
 
 @pytest.mark.parametrize(
@@ -312,26 +324,6 @@ def test_port_in_use_is_a_one_line_error(
 
 
 # Ending.
-
-
-async def test_shutdown_under_load_completes_requests_in_flight(
-    tmp_path: Path, database: str, configuration: None, simulator: Simulator
-) -> None:
-    async with run_workers(tmp_path) as gateway:
-        await import_api_key(tmp_path, database)
-        async with run_load(gateway) as load:
-            await wait_until(lambda: load.answered_count > 50, START_SECONDS)
-            for _ in range(CLIENT_COUNT // 2):
-                simulator.service.faults.append(Fault("POST", "/v1/recipients", answer_delay=1))
-            await wait_until(lambda: not simulator.service.faults, START_SECONDS)
-            count_before = load.answered_count
-            gateway.process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(START_SECONDS):
-                assert await gateway.process.wait() == 0
-        assert set(load.statuses) == {200}
-        assert load.answered_count >= count_before + CLIENT_COUNT // 2
-        # Every executed write was answered; only writes that were never started were lost.
-        assert len(simulator.service.list_requests("POST", "/v1/recipients")) == load.answered_count
 
 
 async def test_workers_finish_and_exit_if_the_parent_is_killed(
