@@ -34,7 +34,7 @@ from mappings.lazy_sequences import SerializedSequence
 from tests.bench import large_batch_bodies
 from tests.bench.large_batch_service import LargeBatchConnection
 from tests.gateway.compare.fake_services import open_fake_service as open_service
-from tests.gateway.storage.conftest import database, postgres, sqlite  # noqa: F401 - fixtures
+from tests.gateway.storage import conftest
 from tests.legacy_and_current import KEY_NAME, open_gateway_between
 from tests.operator_commands import wait_until_async
 from tests.payouts import (
@@ -49,6 +49,8 @@ from tests.simulator import Fault, Service, ServiceOptions
 from tests.sockets import wait_until
 from tests.state import count_operations_by_state, fetch
 from tests.test_writes_in_doubt import open_gateway_with_faults
+
+database, postgres, sqlite = conftest.database, conftest.postgres, conftest.sqlite
 
 COUNT = 2000
 LONG_TEXT_COUNT = 400
@@ -163,10 +165,25 @@ async def edit_large_batch(folder: Path, **sections: Any) -> tuple[list[str], li
     ], bodies
 
 
+@pytest.fixture
+def record_unpack_threads(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Records the threads in which slices are unpacked."""
+    unpack, threads = SerializedSequence.read_numbered_slice, set[int]()
+
+    def record_thread(self: SerializedSequence, number: int) -> list[Any]:
+        threads.add(threading.get_ident())
+        return unpack(self, number)
+
+    monkeypatch.setattr(SerializedSequence, "read_numbered_slice", record_thread)
+    return threads
+
+
 async def test_large_changes_are_equal_in_slices_and_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_unpack_threads: set[int]
 ) -> None:
     by_slices = await edit_large_batch(tmp_path / "slices")
+    assert record_unpack_threads
+    assert threading.get_ident() not in record_unpack_threads
     monkeypatch.setattr(json_codec, "LARGE_BYTES", 2**40)
     at_once = await edit_large_batch(tmp_path / "at once")
     assert by_slices[0] == at_once[0]
@@ -206,10 +223,15 @@ LARGE_BODIES = [
 
 @pytest.mark.parametrize("data", LARGE_BODIES)
 async def test_large_batch_is_equal_in_slices_and_at_once(
-    data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_unpack_threads: set[int],
 ) -> None:
     assert len(data) > json_codec.LARGE_BYTES
     by_slices = await create_read_and_quote(tmp_path / "slices", data)
+    assert threading.get_ident() not in record_unpack_threads
+    assert by_slices[0][0][:3] != "200" or record_unpack_threads
     monkeypatch.setattr(json_codec, "LARGE_BYTES", 2**40)
     at_once = await create_read_and_quote(tmp_path / "at once", data)
     assert by_slices[0] == at_once[0]
@@ -396,34 +418,21 @@ def state(request: pytest.FixtureRequest) -> State:
     return state_settings
 
 
-@pytest.fixture
-def record_unpack_threads(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """Records the threads in which slices are unpacked."""
-    unpack, threads = SerializedSequence.read_numbered_slice, set[int]()
-
-    def record_thread(self: SerializedSequence, number: int) -> list[Any]:
-        threads.add(threading.get_ident())
-        return unpack(self, number)
-
-    monkeypatch.setattr(SerializedSequence, "read_numbered_slice", record_thread)
-    return threads
-
-
-async def test_slices_of_a_change_are_unpacked_in_another_thread(
-    state: State, tmp_path: Path, record_unpack_threads: set[int]
+async def test_slices_of_a_change_are_unpacked_with_postgresql_in_another_thread(
+    postgres: State, tmp_path: Path, record_unpack_threads: set[int]
 ) -> None:
     """One transaction writes more aliases than the database has row locks for."""
-    state_section = {"url": state.url, "encryption_key_file": state.encryption_key_file}
+    state_section = {"url": postgres.url, "encryption_key_file": postgres.encryption_key_file}
     summaries, _bodies = await edit_large_batch(tmp_path / "gateway", state=state_section)
     assert sum(response.startswith("200") for response in summaries) == len(summaries) - 1
     assert record_unpack_threads
     assert threading.get_ident() not in record_unpack_threads
 
 
-async def test_slices_are_unpacked_in_another_thread(
-    state: State, tmp_path: Path, record_unpack_threads: set[int]
+async def test_slices_are_unpacked_with_postgresql_in_another_thread(
+    postgres: State, tmp_path: Path, record_unpack_threads: set[int]
 ) -> None:
-    state_section = {"url": state.url, "encryption_key_file": state.encryption_key_file}
+    state_section = {"url": postgres.url, "encryption_key_file": postgres.encryption_key_file}
     summaries, _bodies = await create_read_and_quote(
         tmp_path / "gateway", large_batch_bodies.build_create_body(COUNT, 1), state=state_section
     )
