@@ -14,7 +14,7 @@ from tests.killed_gateways import KINDS, run_all
 database, postgres = conftest.database, conftest.postgres
 
 GROUPS = 2
-RUNS = int(os.environ.get("KILLS", "80"))
+RUNS = int(os.environ.get("KILLS", "40"))
 """Each run starts a gateway, which takes most of the time; `make soak` does 600, and as many on PostgreSQL."""
 
 _IN_A_GROUP = RUNS // GROUPS
