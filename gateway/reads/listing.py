@@ -24,9 +24,9 @@ from gateway.reads.recipient_cache.scan import (
     parse_page,
 )
 from gateway.storage.tenants import Tenant
-from mappings.effects import Call, ListPage, ListQuery
+from mappings.effects import JSON, Call, ListPage, ListQuery
 from mappings.failures import Refused
-from mappings.paging import Page, build_meta
+from mappings.paging import FIRST_PAGE, Page, build_meta
 
 DAY_SECONDS = 86_400
 
@@ -48,28 +48,42 @@ class ListReader:
         self._load_aliases = load_aliases
         # Whether the service lists rows that clients must not see, as far as its lists have shown.
         self._lists_hidden: TTLCache[tuple[Tenant, str], bool] = TTLCache(10_000, DAY_SECONDS)
+        # The service's own maximum, for lists that have shown one.
+        self._max_page_sizes: TTLCache[tuple[Tenant, str], int] = TTLCache(10_000, DAY_SECONDS)
 
     async def query(
         self, question: ListQuery, call_service: CallService, tenant: Tenant
     ) -> ListPage:
         """Returns the page of rows that a query asks for; raises the errors of a call."""
         cache_key = (tenant, question.path)
+
+        async def call_and_measure(call: Call) -> JSON:
+            body = await call_service(call)
+            size = _compute_full_size(call, body, question)
+            if 0 < size < int(call.query.get("pageSize", 0)):
+                self._max_page_sizes[cache_key] = size
+            return body
+
         may_have_hidden = self._lists_hidden.get(cache_key, bool(question.excluded_ids))
         if question.native_query is not None and not may_have_hidden:
-            result = await _query_service(question, question.native_query, call_service)
+            result = await _query_service(question, question.native_query, call_and_measure)
             if result and not any(map(question.is_hidden, result.rows)):
                 return result
             # The service's totals count the hidden rows, so its page cannot be used.
             if result:
                 self._lists_hidden[cache_key] = True
         try:
-            rows = await self._load_rows(question, call_service, tenant)
+            rows = await self._load_rows(question, call_and_measure, tenant)
         except Refused as error:
             if error.status not in (400, 406) or not question.prefilter:
                 raise
             # The service does not support a value of the prefilter.
             question = structs.replace(question, prefilter={})
-            rows = await self._load_rows(question, call_service, tenant)
+            rows = await self._load_rows(question, call_and_measure, tenant)
+        if question.native_query is not None:
+            # The service may answer the client's other pages, so all must have the same size.
+            size = self._max_page_sizes.get(cache_key, question.page_size)
+            question = structs.replace(question, page_size=min(size, question.page_size))
         sorted_question = await self._add_alias_sort_key(tenant, question, rows)
         is_cached = bool(rows) and isinstance(rows[0], RecipientEntry)
         page, has_hidden = await run_in_thread_if(is_cached, _select_page, sorted_question, rows)
@@ -120,6 +134,16 @@ def _select_page(
         row.unpack_answer_fields() if isinstance(row, RecipientEntry) else row for row in page_rows
     ]
     return ListPage(page_rows, meta), len(visible_rows) < len(rows)
+
+
+def _compute_full_size(call: Call, body: JSON, question: ListQuery) -> int:
+    """Returns the number of rows on each page but the last; 0 if that is not known."""
+    number = int(call.query.get("page", FIRST_PAGE))
+    page = parse_page(body, question, number)
+    size, page_count = len(page.rows), page.page_count or 0
+    if number == page_count > FIRST_PAGE:
+        return ((page.record_count or 0) - size) // (page_count - 1)
+    return size if number < page_count else 0
 
 
 async def _query_service(

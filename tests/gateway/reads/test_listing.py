@@ -433,7 +433,7 @@ async def test_hidden_row_is_neither_returned_nor_counted() -> None:
         build_query(page_size=10, native_query=PAGE_QUERY)
     )
     assert not any(row["hidden"] for row in result.rows)
-    assert (len(result.rows), result.meta["pages"], result.meta["records"]) == (10, 3, 30)
+    assert (len(result.rows), result.meta["pages"], result.meta["records"]) == (7, 5, 30)
 
 
 async def test_service_that_lists_hidden_rows_is_always_scanned() -> None:
@@ -449,6 +449,28 @@ async def test_service_that_lists_hidden_rows_is_always_scanned() -> None:
     )
     assert [call.query["pageSize"] for call in in_memory_list.calls] == [str(PAGE_SIZE)]
     assert (list_numbers(result), result.meta["records"]) == (list(range(11, 21)), 29)
+
+
+@pytest.mark.parametrize("excluded_ids", [frozenset(), HIDDEN_IDS], ids=["unknown", "deleted"])
+@pytest.mark.parametrize("hidden", [None, 3, 22, 24])
+async def test_pages_have_one_size_whoever_cuts_them(
+    hidden: int | None, excluded_ids: frozenset[str]
+) -> None:
+    """Whether the service's page is used may change from one page of a client to the next."""
+    rows = [build_row(number, hidden=number == hidden) for number in range(25)]
+    in_memory_list, reader = InMemoryList(rows, max_page_size=5), build_reader()
+    numbers, page, pages = [], 1, 1
+    while page <= pages:
+        query = build_query(
+            page=page,
+            page_size=10,
+            native_query={"page": str(page), "pageSize": "10"},
+            excluded_ids=excluded_ids,
+        )
+        result = await in_memory_list.query(query, reader)
+        numbers += list_numbers(result)
+        page, pages = page + 1, result.meta["pages"]
+    assert numbers == [number for number in range(25) if number != hidden]
 
 
 async def test_hidden_rows_are_tracked_per_tenant() -> None:
