@@ -420,6 +420,30 @@ async def test_payment_is_not_added_again_if_its_deletion_did_not_happen(
         assert await load_payment_ids(setup.gateway, batch) == payments
 
 
+@pytest.mark.parametrize("kind", ["recipient", "batch"])
+async def test_object_is_not_created_again_while_its_deletion_is_in_doubt(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_gateway_with_faults(tmp_path) as setup:
+        path, body = "/v1/recipients", dict[str, Any](RECIPIENT_BODY)
+        if kind == "batch":
+            payment = {"recipient": {"id": await create_recipient(setup.gateway)}}
+            payments = [{**payment, "sourceAmount": "5.00"}]
+            path, body = "/v1/batches", {"sourceCurrency": "USD", "payments": payments}
+        await reset_unread_response(setup, "close", seconds=0.3, path=path, request_body=body)
+        created_count = setup.service.creation_counts[kind]
+        rows = (await setup.gateway.request("GET", path)).body[path.removeprefix("/v1/")]
+        setup.add_fault("DELETE", f"{path}/*", close="before")
+        id_ = rows[0]["id"]
+        assert (await setup.gateway.request("DELETE", f"{path}/{id_}")).status == 500
+        retry_response = await setup.gateway.request("POST", path, body)
+        assert (retry_response.status, "Retry-After" in retry_response.headers) == (500, True)
+        setup.let_calls_expire()
+        retry_response = await setup.gateway.request("POST", path, body)
+        assert (retry_response.status, retry_response.body[kind]["id"]) == (200, id_)
+        assert setup.service.creation_counts[kind] == created_count
+
+
 async def test_payment_is_not_added_again_if_its_deletion_is_refused_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -276,7 +276,7 @@ class IdempotencyGuard:
                 continue
             if first_attempt is None:
                 is_blocked = rows and await self._reconcile_related(
-                    record, rows, wait_state, waits_for_running=bool(overwritten_ids)
+                    record, rows, wait_state, overwritten_ids, confirmed_ids
                 )
                 # A deletion may have been refused since, before the rows were read.
                 is_confirmed = not is_blocked and overwritten_ids <= confirmed_ids
@@ -442,14 +442,19 @@ class IdempotencyGuard:
         record: OperationRecord,
         rows: list[OperationRecord],
         wait_state: WaitState,
-        *,
-        waits_for_running: bool,
+        overwritten_ids: set[str],
+        confirmed_ids: set[str],
     ) -> bool:
         """Reconciles, or waits for, an operation on the same objects; False if there is none.
 
-        With ``waits_for_running``, also for one that runs normally: its outcome decides whether the
+        With ``overwritten_ids``, also for one that runs normally: its outcome decides whether the
         request is a retry.
         """
+        waits_for_running = bool(overwritten_ids)
+        # Once they are confirmed, nothing is awaited: a copy of the request would be missed.
+        if not (record.object_ids or overwritten_ids <= confirmed_ids):
+            # A creation names nothing: a deletion names what its first attempt has created.
+            record, rows = await self._retries.load_rows_of_created_objects(record, overwritten_ids)
         for row in rows:
             if not is_blocking(row, record, waits_for_signed=waits_for_running):
                 continue

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+
+from msgspec import structs
 
 from gateway.storage.operation_records import OperationRecord
 from gateway.writes.journal import Journal
@@ -147,6 +149,16 @@ class RetryMatcher:
         if record.idempotency is not None:
             rows.sort(key=lambda row: not _has_same_idempotency_key(row, record))
         return rows
+
+    async def load_rows_of_created_objects(
+        self, record: OperationRecord, operation_ids: Iterable[str]
+    ) -> tuple[OperationRecord, list[OperationRecord]]:
+        """Loads the operations on what others have created, and ``record`` as if it named that."""
+        operations = self._journal.operations
+        found = [await operations.find_operation(id_) for id_ in operation_ids]
+        object_ids = tuple(id_ for row in found if row for id_ in row.object_ids)
+        record = structs.replace(record, object_ids=object_ids)
+        return record, await self._load_related_records(record)
 
     def _has_ended_after(
         self, row: OperationRecord, record: OperationRecord, wait_state: WaitState
