@@ -513,6 +513,39 @@ async def test_payment_that_a_signed_request_deleted_since_is_added_again(
         assert (added in payments) == (not (is_deletion and is_executed))
 
 
+@pytest.mark.parametrize("change", ["deletion", "bulk deletion", "deletion of a payment", "quote"])
+async def test_batch_that_a_signed_request_deleted_since_is_created_again(
+    change: str, tmp_path: Path
+) -> None:
+    async with open_gateway_with_faults(tmp_path) as setup:
+        recipient = {"id": await create_recipient(setup.gateway)}
+        payments = [{"recipient": recipient, "sourceAmount": "5.00"}]
+        body = {"sourceCurrency": "USD", "payments": payments}
+        path = "/v1/batches"
+        await reset_unread_response(setup, "close", seconds=0.3, path=path, request_body=body)
+        batches = setup.service.find_or_create_tenant().batches
+        (service_batch,) = batches.values()
+        (payment,) = service_batch.payments
+        ids = json.dumps({"ids": [service_batch.id]}).encode()
+        method, signed_path, signed_body = {
+            "deletion": ("DELETE", f"/batches/{service_batch.id}", b""),
+            "bulk deletion": ("DELETE", "/batches", ids),
+            "deletion of a payment": (
+                "DELETE",
+                f"/batches/{service_batch.id}/payments/{payment}",
+                b"",
+            ),
+            "quote": ("POST", f"/batches/{service_batch.id}/generate-quote", b""),
+        }[change]
+        response = await send_signed(setup.gateway, method, signed_path, signed_body)
+        assert response.status == 200, response.text
+        retry_response = await setup.gateway.request("POST", path, body)
+        is_deleted = change in ("deletion", "bulk deletion")
+        is_replayed = retry_response.headers.get("Idempotent-Replayed") == "true"
+        assert (retry_response.status, is_replayed, len(batches)) == (200, not is_deleted, 1)
+        assert (service_batch.id in batches) == (not is_deleted)
+
+
 async def test_amount_that_a_signed_request_changed_since_is_set_again(tmp_path: Path) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
         batch = await create_batch(setup.gateway, await create_recipient(setup.gateway), "5.00")

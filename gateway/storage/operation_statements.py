@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from sqlalchemy import (
+    Boolean,
     ColumnElement,
     Table,
     Text,
@@ -312,6 +313,11 @@ UPDATE_WRITE = Statement(
     ("state", "status", "object_id", "resolved_at"),
 )
 _created = operation_objects.alias("created")
+_DELETES_WHOLE_BATCH = exists().where(
+    upstream_writes.c.operation_id == operations.c.id,
+    upstream_writes.c.method == literal_column("'DELETE'"),
+    ~upstream_writes.c.path.like(literal_column("'/batches/%/%'")),
+)
 SELECT_OVERWRITING = Statement(
     # Operations that ended after ``since``, or have not ended, and name an object or one that
     # ``operation_id`` created: one that its request does not name.
@@ -327,6 +333,12 @@ SELECT_OVERWRITING = Statement(
                     not_(AnyOf(_created.c.object_id, "named_ids")),
                 )
             ),
+        ),
+        # The other changes that clients sign leave a batch in place.
+        or_(
+            operations.c.operation != literal_column(f"'{CHANGE.name}'"),
+            not_(bindparam("is_of_created_batch", type_=Boolean)),
+            _DELETES_WHOLE_BATCH,
         ),
         AnyOf(operations.c.operation, "names"),
         operations.c.fingerprint != bindparam("fingerprint"),

@@ -312,6 +312,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
         values = {**record.tenant._asdict(), "operation_id": record.id, "object_id": object_id}
         values |= {"names": tuple(sorted(names)), "fingerprint": record.fingerprint}
         values["named_ids"] = tuple(sorted(named))
+        values["is_of_created_batch"] = "delete_batch" in names
         values["since"] = record.ended_at or record.started_at
         for row in await self._store.fetch(statements.SELECT_OVERWRITING, values):
             if row.idempotency is None or not await self._is_refused(row.id):

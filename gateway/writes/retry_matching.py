@@ -41,7 +41,7 @@ _OVERWRITING_OPERATIONS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(_AMOUNT_CHANGES, (*_AMOUNT_CHANGES, CHANGE.name)),
     "generate_quote": [*_AMOUNT_CHANGES, "create_payment", "delete_payment", CHANGE.name],
     "create_recipient": ["delete_recipient", "delete_recipients"],
-    "create_batch": ["delete_batch", "delete_batches"],
+    "create_batch": ["delete_batch", "delete_batches", CHANGE.name],
     "create_payment": (*_REMOVALS, CHANGE.name),
 }
 """The operations that change what an operation has set or quoted, or delete what it has created: after
