@@ -55,6 +55,7 @@ from mappings.matching import Entry, Payment
 from mappings.objects import Facts
 from mappings.outcome_matching import (
     NO_PAYMENT_IDS_REASON,
+    OLDER_VIEW_REASON,
     JSONObject,
     confirm_operator_named_object,
     extract_payee_id,
@@ -65,9 +66,10 @@ from mappings.outcome_matching import (
     is_possible_payment,
     is_same_payment,
     is_shown_value_compatible,
+    is_view_older,
     select_created_object,
 )
-from mappings.payloads import extract_payment, find_all_payments, find_payments
+from mappings.payloads import extract_batch, extract_payment, find_all_payments, find_payments
 from mappings.unidentified_payments import drop_hidden_payments
 
 _IS_ADDED = "is_added"
@@ -221,6 +223,9 @@ def build_payment_add_outcome_rule(add: Add) -> OutcomeRule:
             return _confirm_operator_named_payment(named_id, body, new_payments, currency)
         if not has_payment_ids(summary):
             return Inconclusive(NO_PAYMENT_IDS_REASON)
+        # It may have a payment that was removed before the add.
+        if is_view_older(extract_batch(summary), batch.service_fields):
+            return Inconclusive(OLDER_VIEW_REASON)
         # Loaded after the summary: every payment in it comes from an add that is stored by then.
         unclaimed_payments = yield from add.load_bodies_of_other_adds()
         if find_all_payments(summary) is None or not all(map(has_recipient, new_payments)):

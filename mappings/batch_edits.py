@@ -14,7 +14,6 @@ from mappings.batch_outcomes import (
     fetch_summary_if_exists,
 )
 from mappings.batch_views import Batch
-from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
 from mappings.effects import (
     JSON,
     Absent,
@@ -28,6 +27,7 @@ from mappings.lazy_sequences import chain_rows, filter_rows, map_rows
 from mappings.matching import Entry
 from mappings.outcome_matching import (
     NO_PAYMENT_IDS_REASON,
+    OLDER_VIEW_REASON,
     JSONObject,
     ShownPayments,
     extract_payee_id,
@@ -36,6 +36,7 @@ from mappings.outcome_matching import (
     is_possible_payment,
     is_same_payment,
     is_shown_value_compatible,
+    is_view_older,
 )
 from mappings.payloads import extract_batch, extract_payments, find_all_payments
 from mappings.unidentified_payments import drop_hidden_payments, load_unidentified_signed_adds
@@ -173,10 +174,8 @@ def _find_unusable_reason(summary: JSON, batch: Batch, *, needs_newer: bool) -> 
     if not has_payment_ids(summary):
         return NO_PAYMENT_IDS_REASON
     # That of another replica may lack a payment that was just added, as if it had been removed.
-    shown_at = parse_instant_or_earliest(extract_batch(summary).get("updatedAt"))
-    seen_at = parse_instant_or_earliest(batch.service_fields.get("updatedAt"))
-    if EARLIEST_INSTANT < shown_at < seen_at or (needs_newer and shown_at <= seen_at):
-        return "the service may show the batch as it was before the request"
+    if is_view_older(extract_batch(summary), batch.service_fields, needs_newer=needs_newer):
+        return OLDER_VIEW_REASON
     return None
 
 

@@ -7,8 +7,20 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from msgspec import structs
+
 from mappings import money, paging
-from mappings.effects import JSON, Absent, Call, Confirmed, Inconclusive, InDoubtWrite, Step
+from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
+from mappings.effects import (
+    JSON,
+    Absent,
+    Call,
+    Confirmed,
+    Inconclusive,
+    InDoubtWrite,
+    OutcomeReads,
+    Step,
+)
 from mappings.failures import Refused, Unreachable
 from mappings.field_types import extract_visible_end
 from mappings.matching import Payment, extract_recipient_id
@@ -64,6 +76,20 @@ def fetch_whole_list(
     return None
 
 
+def defer_confirmation(call: Call) -> Call:
+    """Returns a call that takes back what was just done, with a rule that is not confirmed at once.
+
+    A read from before that, perhaps of another replica, shows the same as one after the call.
+    """
+
+    def read_outcome(write: InDoubtWrite) -> OutcomeReads:
+        outcome = Inconclusive("the service may show the object as it was before an earlier change")
+        result = (yield from call.reconcile(write)) if call.reconcile else outcome
+        return outcome if write.is_recent and isinstance(result, Confirmed) else result
+
+    return structs.replace(call, reconcile=read_outcome)
+
+
 def confirm_operator_named_object(
     object_id: str, kind: str, match: dict[str, JSON] | None
 ) -> Confirmed | Inconclusive:
@@ -77,6 +103,7 @@ def build_older_object_reason(object_id: str) -> str:
     return f"{object_id}, named by the operator, is older than the write"
 
 
+OLDER_VIEW_REASON = "the service may show the batch as it was before the request"
 NO_PAYMENT_IDS_REASON = "the service does not show the ids of the batch's payments"
 
 
@@ -131,6 +158,12 @@ def parse_creation_time(row: JSONObject) -> datetime | None:
     except ValueError:
         return None
     return created_at if created_at.tzinfo else None
+
+
+def is_view_older(shown: JSONObject, seen: JSONObject, *, needs_newer: bool = False) -> bool:
+    """Whether the service shows an object as it was before it was seen, or not a newer one."""
+    shown_at, seen_at = (parse_instant_or_earliest(each.get("updatedAt")) for each in (shown, seen))
+    return EARLIEST_INSTANT < shown_at < seen_at or (needs_newer and shown_at <= seen_at)
 
 
 def is_shown_value_compatible(expected: JSON, actual: JSON) -> bool:

@@ -35,6 +35,7 @@ from mappings.objects import (
     find_primary_account,
     map_shown_accounts_by_type,
 )
+from mappings.outcome_matching import defer_confirmation
 
 Recipient = Mapping[str, JSON]
 
@@ -334,7 +335,9 @@ def _write_to_account_with_current_id(
     ) -> Call:
         if fields is None:
             call = recipient_outcomes.build_account_deletion_call(original["id"], account)
-            return structs.replace(call, undo_of=undo_of, is_cleanup=undo_of is None)
+            if undo_of is None:
+                return structs.replace(call, is_cleanup=True)
+            return structs.replace(defer_confirmation(call), undo_of=undo_of)
         call = recipient_outcomes.build_account_change_call(
             original["id"], {**account, "primary": False}, fields, accounts_before
         )

@@ -13,6 +13,7 @@ from mappings.effects import (
     Confirmed,
     Inconclusive,
     InDoubtWrite,
+    LoadFacts,
     OutcomeReads,
     OutcomeRule,
     Parallel,
@@ -27,6 +28,7 @@ from mappings.outcome_matching import (
     fetch_whole_list,
     is_created_after_write,
     is_shown_value_compatible,
+    is_view_older,
     select_created_object,
 )
 
@@ -105,7 +107,8 @@ def build_recipient_update_call(
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         recipient = (yield Call("GET", path))["recipient"]
         is_shown = _has_compatible_values(fields, recipient)
-        is_evidence = is_shown and not _has_compatible_values(fields, old_recipient)
+        is_older = is_view_older(recipient, old_recipient)
+        is_evidence = is_shown and not (is_older or _has_compatible_values(fields, old_recipient))
         is_executed = is_evidence or write.is_confirmed_by_operator
         return Confirmed({"recipient": recipient}) if is_executed else Absent()
 
@@ -145,7 +148,7 @@ def build_account_creation_outcome_rule(
     known_ids, match_fields = frozenset(ids_before), _drop_bank_address(fields)
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
-        accounts = yield from _fetch_accounts(recipient_id)
+        accounts = yield from _fetch_present_accounts(recipient_id)
         # Accounts have no date: a new one is one that was not there before.
         new_accounts = [each for each in accounts if each.get(_ACCOUNT_ID) not in known_ids]
         new_accounts = [each for each in new_accounts if is_matching_account(match_fields, each)]
@@ -180,15 +183,20 @@ def build_account_change_call(
     account_id = old_account[_ACCOUNT_ID]
     known_ids = frozenset(each.get(_ACCOUNT_ID) for each in accounts_before)
 
-    def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
-        accounts = yield from _fetch_accounts(recipient_id)
+    def read_outcome(write: InDoubtWrite) -> OutcomeReads:
+        accounts = yield from _fetch_present_accounts(recipient_id)
         for account in accounts:
             if account.get(_ACCOUNT_ID) == account_id:
                 if not is_matching_account(fields, account):
                     return Absent(is_old_state_shown=True)
                 # A masked number that ends like the new one was shown before the change, too.
-                is_evidence = not is_matching_account(fields, old_account)
-                return Confirmed({"account": account}) if is_evidence else Absent()
+                if is_matching_account(fields, old_account):
+                    return Absent()
+                # It may have been the primary one before others were changed, which have new ids.
+                shown_ids = {each.get(_ACCOUNT_ID) for each in accounts}
+                if write.is_recent and not known_ids <= shown_ids:
+                    return Inconclusive("the service may show the account as it was before")
+                return Confirmed({"account": account})
         # The account has another id after the change, so it is found by its fields: also by those
         # that stay, because numbers are masked.
         expected_fields = {name: old_account.get(name) for name in _STABLE_FIELDS}
@@ -223,6 +231,17 @@ def _fetch_accounts(recipient_id: str) -> Generator[Step, Any, list[dict[str, JS
     # The recipient may have been deleted since, and its accounts with it.
     recipient = yield from fetch_recipient_if_exists(recipient_id)
     return list((recipient or {}).get("accounts") or [])
+
+
+def _fetch_present_accounts(recipient_id: str) -> Generator[Step, Any, list[dict[str, JSON]]]:
+    """Fetches the accounts without those that were changed or deleted within the last minute.
+
+    A change gives an account another id; the service may still show it as it was before.
+    """
+    accounts = yield from _fetch_accounts(recipient_id)
+    changes = yield LoadFacts("changed", ids=(recipient_id,))
+    old_ids = {path.rpartition("/")[2] for path in changes}
+    return [account for account in accounts if account.get(_ACCOUNT_ID) not in old_ids]
 
 
 _BANK_ADDRESS = frozenset({"bankAddress", "bankCity", "bankRegion", "bankPostalCode"})

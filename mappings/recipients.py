@@ -44,6 +44,7 @@ from mappings.objects import (
     drop_nulls,
     is_deleted_for_clients,
 )
+from mappings.outcome_matching import defer_confirmation
 from mappings.paging import (
     complete_page_meta,
     has_counts,
@@ -110,7 +111,8 @@ def create_recipient(request: Request) -> Flow:
         id_ = new_recipient["id"]
         yield CompareAndSet("recipient", id_, {"deleted": True, "still_there": True})
         with suppress(Refused):  # 404: it does not exist any more
-            yield structs.replace(_build_recipient_deletion(id_), undo_of=refusal_to_show)
+            deletion = defer_confirmation(_build_recipient_deletion(id_))
+            yield structs.replace(deletion, undo_of=refusal_to_show)
         yield CompareAndSet("recipient", id_, {"still_there": None})
         raise refusal_to_show from None
     answer = build_legacy_recipient(recipient, changes.holds, request.options)
@@ -341,7 +343,7 @@ def _set_fields_back(
         call = recipient_outcomes.build_recipient_update_call(
             recipient["id"], fields, {}, changed_recipient
         )
-        yield structs.replace(call, undo_of=refusal)
+        yield structs.replace(defer_confirmation(call), undo_of=refusal)
 
 
 # Delete

@@ -41,6 +41,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import KEY, GatewayResponse, GatewayUnderTest, open_gateway
+from tests.service_summaries import load_service_summary, show_summary
 from tests.signed_requests import SigningClient, send_raw, send_signed
 from tests.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from tests.sockets import open_connection, wait_until
@@ -728,6 +729,134 @@ async def test_new_batch_is_found_in_a_list_with_numbers_as_text(tmp_path: Path)
         response = await setup.gateway.request("GET", "/v1/batches")
         assert [batch["totalPayments"] for batch in response.body["batches"]] == [1]
         assert setup.service.creation_counts["batch"] == 1
+
+
+async def load_recipient_body(setup: GatewayAndService) -> bytes:
+    """Returns the body with which the service shows its only recipient."""
+    (id_,) = setup.service.find_or_create_tenant().recipients
+    return (await send_signed(setup.gateway, "GET", f"/recipients/{id_}")).body
+
+
+@pytest.mark.parametrize("method", ["PATCH", "POST"])
+@pytest.mark.parametrize("is_address", [False, True], ids=["primary", "address"])
+async def test_recipient_shown_as_before_an_earlier_change_proves_no_later_one(
+    is_address: bool, method: str, tmp_path: Path
+) -> None:
+    async with open_gateway_with_faults(tmp_path, has_immediate_read=True) as setup:
+        recipient = await create_recipient(setup.gateway)
+        path = f"/recipients/{recipient}/payout-methods"
+        (stored,) = setup.service.find_or_create_tenant().recipients.values()
+        first, second = BANK, WALLET
+        if is_address:
+            first = {**WALLET, "accounts": {"wallet": {"address": "first@example.com"}}}
+        elif method == "PATCH":
+            first, second = {"primary": BANK["primary"]}, {"primary": WALLET["primary"]}
+        initial = first if is_address else BANK
+        await request_successfully(setup.gateway, "POST", path, initial)
+        old_body = await load_recipient_body(setup)
+        await request_successfully(setup.gateway, method, path, second)
+        setup.add_fault("GET", "/v1/recipients/*")  # read before the change
+        setup.add_fault(method, "*", close="before")
+        setup.add_fault("GET", "/v1/recipients/*", status=200, body=old_body, times=100)
+        assert (await setup.gateway.request(method, f"/v1{path}", first)).status == 500
+        setup.service.faults.clear()
+        setup.let_calls_expire()
+        await request_successfully(setup.gateway, method, path, first)
+        (primary,) = (each for each in stored.accounts if each.is_primary)
+        if is_address:
+            assert primary.fields["emailAddress"] == "first@example.com"
+        assert primary.type == ("wallet" if is_address else "bank-transfer")
+
+
+async def test_recipient_shown_as_before_an_account_was_added_does_not_prove_its_deletion(
+    tmp_path: Path,
+) -> None:
+    async with open_gateway_with_faults(tmp_path, has_immediate_read=True) as setup:
+        response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        path = f"/v1/recipients/{response.body['recipient']['id']}/payout-methods"
+        (stored,) = setup.service.find_or_create_tenant().recipients.values()
+        old_body = await load_recipient_body(setup)
+        setup.add_fault("POST", "/v1/recipients/*/accounts")
+        refusal = {"status": 429, "body": RATE_LIMIT_REFUSAL}
+        setup.add_fault("POST", "/v1/recipients/*/accounts", **refusal)
+        setup.add_fault("DELETE", "*", close="before")
+        setup.add_fault("GET", "/v1/recipients/*", status=200, body=old_body, times=100)
+        payout = {**WALLET, "accounts": {**WALLET["accounts"], **BANK["accounts"]}}
+        assert (await setup.gateway.request("POST", path, payout)).status == 429
+        assert len(stored.accounts) == 1
+        setup.service.faults.clear()
+
+        def is_undone() -> bool:
+            setup.clock.ahead_seconds += 30
+            return stored.accounts == []
+
+        await wait_until(is_undone)
+
+
+async def test_recipient_shown_as_before_a_change_does_not_prove_that_it_was_taken_back(
+    tmp_path: Path,
+) -> None:
+    async with open_gateway_with_faults(tmp_path, has_immediate_read=True) as setup:
+        path = f"/v1/recipients/{await create_recipient(setup.gateway)}"
+        (stored,) = setup.service.find_or_create_tenant().recipients.values()
+        old_body = await load_recipient_body(setup)
+        setup.add_fault("PATCH", "/v1/recipients/*")
+        refusal = {"status": 429, "body": RATE_LIMIT_REFUSAL}
+        setup.add_fault("POST", "/v1/recipients/*/accounts", **refusal)
+        setup.add_fault("PATCH", "/v1/recipients/*", close="before")
+        setup.add_fault("GET", "/v1/recipients/*", status=200, body=old_body, times=100)
+        change = {"firstName": "Eve", "payout": BANK}
+        assert (await setup.gateway.request("PATCH", path, change)).status == 429
+        assert stored.fields["firstName"] == "Eve"
+        setup.service.faults.clear()
+
+        def is_undone() -> bool:
+            setup.clock.ahead_seconds += 30
+            return bool(stored.fields["firstName"] == "Ada")
+
+        await wait_until(is_undone)
+
+
+@pytest.mark.parametrize("field", ["status", "firstName"])
+async def test_recipient_shown_as_before_an_earlier_update_proves_no_later_one(
+    field: str, tmp_path: Path
+) -> None:
+    async with open_gateway_with_faults(tmp_path, has_immediate_read=True) as setup:
+        path = f"/recipients/{await create_recipient(setup.gateway)}"
+        (stored,) = setup.service.find_or_create_tenant().recipients.values()
+        first, second = ("suspended", "active") if field == "status" else ("Eve", "Ada")
+        await request_successfully(setup.gateway, "PATCH", path, {field: first})
+        old_body = await load_recipient_body(setup)
+        await request_successfully(setup.gateway, "PATCH", path, {field: second})
+        setup.add_fault("GET", "/v1/recipients/*")  # read before the change
+        setup.add_fault("PATCH", "*", close="before")
+        setup.add_fault("GET", "/v1/recipients/*", status=200, body=old_body, times=100)
+        assert (await setup.gateway.request("PATCH", f"/v1{path}", {field: first})).status == 500
+        setup.service.faults.clear()
+        setup.let_calls_expire()
+        await request_successfully(setup.gateway, "PATCH", path, {field: first})
+        assert first in (stored.status, stored.fields["firstName"])
+
+
+async def test_payment_that_was_removed_is_not_taken_for_an_equal_one_in_doubt(
+    tmp_path: Path,
+) -> None:
+    async with open_gateway_with_faults(tmp_path, has_immediate_read=True) as setup:
+        recipient = await create_recipient(setup.gateway)
+        batch = await create_batch(setup.gateway, recipient, "10.00")
+        old_summary = await load_service_summary(setup.gateway, setup.service)
+        path = f"/batches/{batch}/payments"
+        (payment,) = await load_payment_ids(setup.gateway, batch)
+        await request_successfully(setup.gateway, "DELETE", f"{path}/{payment}")
+        setup.add_fault("GET", "/v1/batch/*/summary")  # read before the payment is added
+        setup.add_fault("POST", "/v1/batches/*/payments", close="before")
+        show_summary(setup.service, old_summary)
+        body = {"recipient": {"id": recipient}, "sourceAmount": "10.00"}
+        assert (await setup.gateway.request("POST", f"/v1{path}", body)).status == 500
+        setup.service.faults.clear()
+        setup.let_calls_expire()
+        await request_successfully(setup.gateway, "POST", path, body)
+        assert len(await load_payment_ids(setup.gateway, batch)) == 1
 
 
 async def test_lost_create_is_distinguished_from_an_earlier_identical_one(tmp_path: Path) -> None:
