@@ -26,6 +26,10 @@ LENGTHS: dict[str, RawCase] = {
         ("with leading zeros", "0002", "406 goes on", GOES_ON),
         ("in hexadecimal", "0x2", "406 closed", MALFORMED),
         ("with an exponent", "2e0", "406 closed", MALFORMED),
+        ("nothing", "", "406 closed", MALFORMED),
+        ("with a plus", "+2", "406 closed", MALFORMED),
+        ("with a minus", "-2", "406 closed", MALFORMED),
+        ("with a point", "2.0", "406 closed", MALFORMED),
         ("with an underscore", "0_2", "406 closed", MALFORMED),
         ("in full-width digits", "\uff12", "406 closed", MALFORMED),
         ("in superscript", "\u00b2", "406 closed", MALFORMED),
@@ -60,6 +64,12 @@ TWICE: dict[str, RawCase] = {
     "chunks and two lengths": build_raw(
         build_post(f"{CHUNKED}Content-Length: 2\r\nContent-Length: 2\r\n", "0\r\n\r\n"), "406 closed", MALFORMED
     ),
+    "lengths that agree": build_raw(
+        build_post(f"{KEYED}Content-Length: 2\r\nContent-Length: 2\r\n", "[]"), "406 closed", MALFORMED
+    ),
+    "chunks, told twice": build_raw(
+        build_post(f"{CHUNKED}Transfer-Encoding: chunked\r\n", "0\r\n\r\n"), "406 closed", MALFORMED
+    ),
     "lengths that differ, the longer first": build_raw(
         build_post(f"{KEYED}Content-Length: {len(HIDDEN)}\r\nContent-Length: 0\r\n", HIDDEN),
         "406 closed", "one of two readings hides a request",
@@ -88,6 +98,9 @@ ENCODINGS: dict[str, RawCase] = {
         ("in quotes", '"chunked"', "406 closed", MALFORMED),
         ("twice", "chunked, chunked", "406 closed", MALFORMED),
         ("identity", "identity", "406 closed", MALFORMED),
+        ("identity before chunked", "identity, chunked", "406 closed", MALFORMED),
+        ("gzip before chunked", "gzip, chunked", "406 closed", MALFORMED),
+        ("deflate before chunked", "deflate, chunked", "406 closed", MALFORMED),
         ("identity after chunked", "chunked, identity", "406 closed", MALFORMED),
         ("a blank one", "", "406 closed", MALFORMED),
         ("gzip alone", "gzip", "406 closed", MALFORMED),
@@ -100,6 +113,11 @@ CHUNKS: dict[str, RawCase] = {
     "capital and small digits": build_raw(
         build_chunked_post(f"A\r\n[{' ' * 8}]\r\na\r\n{' ' * 10}\r\n0\r\n\r\n"), "406 goes on", "trailers are no headers of the next"
     ),
+    "none": build_raw(build_chunked_post("0\r\n\r\n"), "406 goes on", "no JSON"),
+    "letters for a size": build_raw(build_chunked_post("ZZ\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "a prefix": build_raw(build_chunked_post("0x2\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "a minus": build_raw(build_chunked_post("-2\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "LF for a line end": build_raw(build_chunked_post("2\n[]\n0\n\n"), "406 closed", MALFORMED),
     "a sign": build_raw(build_chunked_post("+2\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
     "a blank before": build_raw(build_chunked_post(" 2\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
     "a blank after": build_raw(build_chunked_post("2 \r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
@@ -151,6 +169,8 @@ CUT_OFF: dict[str, RawCase] = {
     "before the last chunk": build_raw(build_chunked_post("2\r\n[]\r\n"), "ended", GONE),
     "in a chunk": build_raw(build_chunked_post("9\r\n[]"), "ended", GONE),
     "after the last chunk's size": build_raw(build_chunked_post("2\r\n[]\r\n0\r\n"), "ended", GONE),
+    "in the request line": build_raw("GET /v1/rec", "ended", "no request has come"),
+    "before the last empty line": build_raw(build_get()[:-2], "ended", "no request has come"),
     "in a header": build_raw(f"GET /v1/recipients HTTP/1.1\r\n{KEYED}X: {CANARY}", "ended", "no request has come"),
 }  # fmt: skip
 
