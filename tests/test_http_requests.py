@@ -204,31 +204,18 @@ async def test_request_refused_before_the_rate_limit_is_not_counted(
 # The key.
 
 BAD_KEYS = {
-    "no header": [],
-    "an empty value": ["X-API-Key:"],
     "spaces": ["X-API-Key:    "],
-    "an unknown key": ["X-API-Key: nobody-has-this-key"],
     "a key in upper case": [f"X-API-Key: {API_KEY.upper()}"],
-    "the beginning of a key": [f"X-API-Key: {API_KEY[:-1]}"],
     "a key and more": [f"X-API-Key: {API_KEY}x"],
     "a quoted key": [f'X-API-Key: "{API_KEY}"'],
     "two keys in one value": [f"X-API-Key: {API_KEY}, {API_KEY}"],
-    "the header twice": [f"X-API-Key: {API_KEY}", "X-API-Key: other"],
-    "the header twice, the good one last": ["X-API-Key: other", f"X-API-Key: {API_KEY}"],
-    "the header twice with one key": [f"X-API-Key: {API_KEY}"] * 2,
-    "the header twice in two cases": [f"X-API-Key: {API_KEY}", f"x-api-key: {API_KEY}"],
     "an empty header before a good one": ["X-API-Key:", f"X-API-Key: {API_KEY}"],
-    "letters that are not ASCII": ["X-API-Key: schlüssel-日本語"],
     "a non-ASCII letter after a good key": [f"X-API-Key: {API_KEY}é"],
     "full-width letters": ["X-API-Key: \uff41\uff4e-api-key-for-tests"],
-    "longer than any key": [f"X-API-Key: {'k' * 513}"],
     "as long as a header can be": [f"X-API-Key: {'k' * 8000}"],
-    "as a bearer": [f"Authorization: Bearer {API_KEY}"],
     "as basic credentials": ["Authorization: Basic YW4tYXBpLWtleS1mb3ItdGVzdHM6"],
     "in a cookie": [f"Cookie: X-API-Key={API_KEY}"],
     "under a name with an underscore": [f"X_API_Key: {API_KEY}"],
-    "the access key": [f"X-API-Key: {KEY['access_key']}"],
-    "the secret key": [f"X-API-Key: {KEY['secret_key']}"],
     "SQL": ["X-API-Key: ' OR 1=1 --"],
 }
 
@@ -326,32 +313,12 @@ async def test_client_cannot_claim_an_allowed_address(
 
 BEHIND_PROXIES = {
     "an allowed client": ("192.0.2.9", 200),
-    "a single allowed address": ("203.0.113.7", 200),
     "an allowed client, mapped into IPv6": ("::ffff:192.0.2.9", 200),
-    "an allowed IPv6 client": ("2001:db8:1::9", 200),
-    "an allowed IPv6 client in long form": ("2001:0DB8:0001:0000:0000:0000:0000:0009", 200),
     "an allowed client before another trusted proxy": ("192.0.2.9, 10.1.2.3", 200),
-    "an allowed client, without spaces": ("192.0.2.9,10.1.2.3", 200),
-    "a client elsewhere": ("198.51.100.1", 403),
-    "an IPv6 client elsewhere": ("2001:db9::1", 403),
     "an allowed address claimed by a client elsewhere": ("192.0.2.9, 198.51.100.1", 403),
-    "the same before another trusted proxy": ("192.0.2.9, 198.51.100.1, 10.1.2.3", 403),
     "a mapped address claimed from elsewhere": ("::ffff:192.0.2.9, ::ffff:198.51.100.1", 403),
-    "an allowed client with its port": ("192.0.2.9:61234", 200),
-    "an allowed IPv6 client with its port": ("[2001:db8:1::9]:61234", 200),
-    "an allowed IPv6 client in brackets": ("[2001:db8:1::9]", 200),
     "ports of all": ("192.0.2.9:61234, 10.1.2.3:443", 200),
-    "a client elsewhere with its port": ("192.0.2.9:61234, 198.51.100.1:61234", 403),
-    "a port that is none": ("192.0.2.9:http", 403),
-    "no port behind the colon": ("192.0.2.9:", 403),
-    "a word in brackets": ("[unknown]:61234", 403),
-    "nothing": ("", 403),
-    "a word": ("unknown", 403),
     "a word nearest": ("192.0.2.9, unknown", 403),
-    "an empty hop": ("192.0.2.9,", 403),
-    "an octal address": ("192.0.02.9", 403),
-    "a short address": ("192.0.9", 403),
-    "a number": ("3221225993", 403),
     "only proxies": ("10.1.2.3", 403),
 }
 
@@ -415,71 +382,10 @@ async def test_loopback_client_is_allowed_if_listed(gateway: GatewayUnderTest) -
 
 # The path and the method.
 
-UNKNOWN_PATHS = [
-    "/",
-    "/v1",
-    "/v1/",
-    "/v2/recipients",
-    "/recipients",
-    "/V1/recipients",
-    "/v1/Recipients",
-    "/v1/recipient",
-    "/v1/recipientss",
-    "/v1/recipients/R-1/unknown",
-    "/v1/recipients/R-1/logs/1",
-    "/v1/recipients/R-1/accounts",
-    "/v1/recipients/R-1/offlinePayments",
-    "/v1/merchants",
-    "/healthz",
-    "/metrics",
-    "/favicon.ico",
-    "/v1/recipients//",
-    "//v1/recipients",
-    "/v1//recipients",
-    "/v1/recipients//R-1",
-    "/v1/recipients/R-1//logs",
-    "/v1/recipients/R-1/logs//",
-    "/v1/./recipients",
-    "/v1/recipients/.",
-    "/v1/recipients/..",
-    "/v1/recipients/../recipients",
-    "/v1/recipients/R-1/../R-2",
-    "/v1/recipients/R-1/..%2f..%2fbatch",
-    "/v1/recipients/..%2Fprofile%2Fsubmerchant",
-    "/v1/recipients/%2e%2e/batch",
-    "/v1/recipients/%2E",
-    "/v1/recipients/R-1%2flogs",
-    "/v1/recipients/R-1%2Flogs",
-    "/v1/recipients/R-1%5clogs",
-    "/v1/recipients/R-1%00",
-    "/v1/recipients/R-1%00/logs",
-    "/v1/recipients/%52-1",
-    "/v1/%72ecipients",
-    "/v1/recipients/R%2D1",
-    "/v1/recipients/R-1%20",
-    "/v1/recipients/R-1%0a",
-    "/v1/recipients/R-1%0d%0aX:1",
-    "/v1/recipients/R-1%3fpage=1",
-    "/v1/recipients/R-1%23",
-    "/v1/recipients/R-1%252flogs",
-    "/v1/recipients/R-1;x=1",
-    "/v1/recipients/R-1,R-2",
-    "/v1/recipients/R-1@x",
-    "/v1/recipients/R-",
-    "/v1/recipients/R_1",
-    "/v1/recipients/r-1",
-    "/v1/recipients/1",
-    "/v1/recipients/B-1",
-    "/v1/recipients/R-%C3%BC",
-    "/v1/recipients/R-1*",
-    "/v1/recipients/R-" + "1" * 65,
-    "/v1/recipients/{id}",
-    "/v1/recipients/:id",
-    "/" + "a" * 6000,
-]
 
-
-@pytest.mark.parametrize("path", UNKNOWN_PATHS, ids=lambda path: path[:40])
+@pytest.mark.parametrize(
+    "path", ["/", "/healthz", "/v1/Recipients", "/v1/recipients//", "/v1/recipients/R-1%2flogs"]
+)
 async def test_unknown_path_is_not_found_without_calling_the_service(
     module_gateway: GatewayUnderTest, cleared_simulator: Simulator, path: str
 ) -> None:
@@ -957,48 +863,6 @@ async def test_body_in_many_packets_is_read_completely(gateway: GatewayUnderTest
     assert response.status == 200
 
 
-BAD_BODIES = {
-    "nothing": b"",
-    "blanks": b" \n ",
-    "a word": b"hello",
-    "cut off": b'{"type":"individual"',
-    "a comma too many": b'{"type":"individual",}',
-    "single quotes": b"{'type':'individual'}",
-    "two values": b"{} {}",
-    "something after it": json.dumps(RECIPIENT_BODY).encode() + b"x",
-    "a comment": b'{/* */"type":"individual"}',
-    "a form": b"type=individual&email=ada%40example.com",
-    "XML": b"<recipient/>",
-    "an array": b"[]",
-    "an array of objects": json.dumps([RECIPIENT_BODY]).encode(),
-    "text": b'"text"',
-    "a number": b"7",
-    "null": b"null",
-    "true": b"true",
-    "a key twice": b'{"type":"individual","type":"business"}',
-    "a key twice, deeper": json.dumps(RECIPIENT_BODY).encode()[:-1] + b',"address":{"city":"a","city":"b"}}',
-    "a key twice, escaped": b'{"type":"individual","\\u0074ype":"business"}',
-    "a lone high surrogate": json.dumps(RECIPIENT_BODY | {"lastName": "\ud800"}).encode(),
-    "a lone low surrogate": json.dumps(RECIPIENT_BODY | {"lastName": "\udc00x"}).encode(),
-    "a surrogate in a key": json.dumps(RECIPIENT_BODY | {"\ud800": "x"}).encode(),
-    "a surrogate in UTF-8": json.dumps(RECIPIENT_BODY).encode().replace(b"Ada", b"\xed\xa0\x80"),
-    "NaN": json.dumps(RECIPIENT_BODY | {"memo": float("nan")}).encode(),
-    "Infinity": json.dumps(RECIPIENT_BODY | {"memo": float("inf")}).encode(),
-    "minus Infinity": json.dumps(RECIPIENT_BODY | {"memo": float("-inf")}).encode(),
-    "a number without end": json.dumps(RECIPIENT_BODY).encode()[:-1] + b',"memo":' + b"9" * 5000 + b"}",
-    "an exponent without end": json.dumps(RECIPIENT_BODY).encode()[:-1] + b',"memo":1e999999999}',
-    "an array without end": b"[" * 100_000,
-    "objects without end": b'{"a":' * 100_000,
-    "deeply nested": json.dumps(RECIPIENT_BODY).encode()[:-1]
-    + b',"a":' + b"[" * 100 + b"]" * 100 + b"}",
-    "Latin-1": json.dumps(RECIPIENT_BODY | {"firstName": "Zoë"}, ensure_ascii=False).encode("latin-1"),
-    "UTF-16": json.dumps(RECIPIENT_BODY).encode("utf-16"),
-    "UTF-32": json.dumps(RECIPIENT_BODY).encode("utf-32"),
-    "a NUL after it": json.dumps(RECIPIENT_BODY).encode() + b"\0",
-    "a control character in text": json.dumps(RECIPIENT_BODY).encode().replace(b"Ada", b"A\x01a"),
-    "two byte order marks": b"\xef\xbb\xbf" * 2 + json.dumps(RECIPIENT_BODY).encode(),
-}  # fmt: skip
-
 WRITES = [
     ("POST", RECIPIENTS),
     ("DELETE", RECIPIENTS),
@@ -1008,7 +872,7 @@ WRITES = [
 ]
 
 
-@pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES)
+@pytest.mark.parametrize("body", [b"", b'{"type":"individual"', b"[]"])
 async def test_body_that_is_not_a_json_object_is_refused_without_calling_the_service(
     module_gateway: GatewayUnderTest, cleared_simulator: Simulator, body: bytes
 ) -> None:
