@@ -30,12 +30,10 @@ from gateway.storage.operation_records import (
 )
 from gateway.storage.operation_texts import OperationTexts
 from gateway.storage.sql import Parameters
-from gateway.storage.state_tables import RECIPIENT_LOCK_KIND
 from gateway.storage.store import Store
 from gateway.storage.tenants import Tenant
 from gateway.writes.states import IN_DOUBT, RUNNING
 from mappings.current import ID_PATTERN
-from mappings.effects import CompareAndSet
 
 _PATH_IDS = re.compile(rf"(?<=/){ID_PATTERN}(?=[/?]|$)")
 """Matches the ids in a path; an action such as `start-processing` is not an id."""
@@ -125,16 +123,10 @@ class CheckpointWriter:
         return has_lock
 
     def _list_lock_names(self, record: OperationRecord, checkpoint: Checkpoint) -> frozenset[str]:
-        changes = [*checkpoint.object_changes]
-        if checkpoint.recipient_lock is not None:
-            changes.append(CompareAndSet(RECIPIENT_LOCK_KIND, checkpoint.recipient_lock, {}))
-        locks = self._object_states.list_lock_names(record.tenant, changes)
+        locks = self._object_states.list_lock_names(record.tenant, checkpoint.object_changes)
         # Two writes that look for their objects at the same time must not claim the same one.
         if any(write.is_claim for write in checkpoint.resolved_writes):
             locks |= {f"claims {record.tenant}"}
-        # Two processes that begin the same request: one must see the other's row.
-        if checkpoint.is_first and checkpoint.unrelated_ids is not None:
-            locks |= {f"begins {record.tenant} {record.key_id} {record.fingerprint}"}
         return locks
 
     async def _save_other_rows(
@@ -195,7 +187,11 @@ class CheckpointWriter:
             event_row = build_event_row(self._store, action, record.tenant, operation_id=record.id)
             changes.append((INSERT_AUDIT_EVENT, event_row))
         if checkpoint.recipient_lock is not None:
-            lock = {"id": checkpoint.recipient_lock, "updated_at": self._store.clock()}
+            lock = {
+                "id": checkpoint.recipient_lock,
+                "updated_at": self._store.clock(),
+                "former_holder": checkpoint.former_lock_holder,
+            }
             changes.append((statements.TAKE_RECIPIENT_LOCK, common | lock))
         return changes, chunk_inserts
 

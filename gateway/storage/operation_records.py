@@ -149,5 +149,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """The deliveries of responses to earlier requests, which the transaction saves too."""
     recipient_lock: str | None = None
     """The recipient whose lock the operation takes, unless an unfinished one holds it."""
+    former_lock_holder: str | None = None
+    """Its holder that is known to be finished, or deleted."""
     audit_action: str = ""
     """The action for the audit log, if an operator makes the change."""

@@ -58,7 +58,7 @@ table, which only grows."""
 
 TENANT_COLUMNS = ("merchant", "environment")
 SUMMARY_COLUMNS = tuple(
-    column.name for column in operations.c if column.name not in ("request", "number")
+    column.name for column in operations.c if column.name not in ("request", "number", "repetition")
 )
 
 
@@ -192,10 +192,12 @@ INSERT_OPERATION = Statement(
 )
 
 
-def _build_conditional_insert(kind: Any, condition: ColumnElement[bool]) -> Any:
+def _build_conditional_insert(
+    kind: Any, condition: ColumnElement[bool], **computed: ColumnElement[Any]
+) -> Any:
     values = (bindparam(name, type_=operations.c[name].type) for name in _INSERTED_COLUMNS)
-    insert = kind.insert(operations)
-    insert = insert.from_select(_INSERTED_COLUMNS, select(*values).where(condition))
+    row = select(*values, *computed.values()).where(condition)
+    insert = kind.insert(operations).from_select([*_INSERTED_COLUMNS, *computed], row)
     return insert.on_conflict_do_nothing().inline()
 
 
@@ -205,7 +207,10 @@ INSERT_OPERATION_UNLESS_FROZEN = Statement(
 
 
 def _build_insert_unless_identical(kind: Any) -> Any:
-    """Builds an insert of nothing if another process has begun the same request meanwhile."""
+    """Builds an insert of nothing if another process has begun the same request meanwhile.
+
+    One that begins it at this moment has the same number, and inserts nothing or waits for us.
+    """
     has_fingerprint = AnyOf(operations.c.fingerprint, "fingerprints")
     is_identical = exists().where(
         build_tenant_condition(operations),
@@ -218,7 +223,11 @@ def _build_insert_unless_identical(kind: Any) -> Any:
             bindparam("idempotency", type_=operations.c.idempotency.type).is_(None),
         ),
     )
-    return _build_conditional_insert(kind, ~is_identical)
+    last_repetition = select(func.max(operations.c.repetition)).where(
+        operations.c.key_id == bindparam("key_id"), HAS_FINGERPRINT
+    )
+    repetition = func.coalesce(last_repetition.scalar_subquery(), literal_column("0")) + 1
+    return _build_conditional_insert(kind, ~is_identical, repetition=repetition)
 
 
 INSERT_OPERATION_UNLESS_IDENTICAL = Statement(_build_insert_unless_identical)
@@ -460,16 +469,18 @@ _recipient_locks = STATE_TABLES[RECIPIENT_LOCK_KIND].table
 
 
 def _build_recipient_lock_upsert(kind: Any) -> Any:
-    """Builds a statement that takes the lock of a recipient, unless its holder is unfinished.
+    """Builds a statement that takes the lock of a recipient, if it is free or its holder finished.
 
-    Of a closed or deleted holder the row is left over.
+    One that ``former_holder`` names, too: of a deleted holder the row is left over. A holder that
+    took it after this statement began does not count as finished, because it cannot be seen.
     """
     insert = kind.insert(_recipient_locks)
     holder: ColumnElement[str] = literal_column(f"{_recipient_locks.name}.operation_id")
-    is_held = exists().where(operations.c.id == holder, UNFINISHED)
+    has_finished = exists().where(operations.c.id == holder, not_(UNFINISHED))
+    is_free = or_(has_finished, holder == bindparam("former_holder", None, type_=Text))
     new_values = {name: insert.excluded[name] for name in ("operation_id", "updated_at")}
     key = [column.name for column in _recipient_locks.primary_key]
-    return insert.on_conflict_do_update(index_elements=key, set_=new_values, where=~is_held)
+    return insert.on_conflict_do_update(index_elements=key, set_=new_values, where=is_free)
 
 
 TAKE_RECIPIENT_LOCK = Statement(

@@ -252,7 +252,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
         )
 
     async def _list_operations_where(self, condition: ColumnElement[bool]) -> list[OperationRecord]:
-        columns = [column for column in operations.c if column.name != "number"]
+        columns = [operations.c[name] for name in (*statements.SUMMARY_COLUMNS, "request")]
         query = select(*columns).where(condition).order_by(operations.c.started_at, operations.c.id)
 
         async def load(tx: Transaction) -> tuple[Sequence[Any], Sequence[Any]]:

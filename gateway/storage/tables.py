@@ -195,6 +195,8 @@ operations = Table(
         Text, "merchant", "environment", "key_id", "key_name", "operation", "request_id"
     ),
     Column("fingerprint", Text, nullable=False),  # keyed digest of operation, ids and body
+    # Of identical requests the how-manieth it is, if another process might begin the same one.
+    Column("repetition", Integer),
     Column("idempotency", Text),  # keyed digest of the client's Idempotency-Key
     Column("state", Text, nullable=False),  # see gateway/writes/states.py
     Column("reason", Text),  # why it is in doubt, for the operator
@@ -250,6 +252,14 @@ Index(
     "ix_operations_answered",
     operations.c.fingerprint,
     **build_condition_options(UNREAD_ANSWER_CONDITION),
+)
+
+Index(
+    # Of processes that begin the same request at the same time, one succeeds.
+    "ix_operations_repetitions",
+    *(operations.c[name] for name in ("key_id", "fingerprint", "repetition")),
+    unique=True,
+    **build_condition_options("repetition IS NOT NULL"),
 )
 
 operation_objects = Table(

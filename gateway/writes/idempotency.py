@@ -198,7 +198,8 @@ class IdempotencyGuard:
             await execution.close(UNDONE if stored is None else ANSWERED, stored)
         else:
             # It was answered: without a stored response, the same request is a new one.
-            answered = {"response": stored} if stored else {"idempotency": None, "fingerprint": ""}
+            unmatched = {"idempotency": None, "fingerprint": "", "repetition": None}
+            answered = {"response": stored} if stored else unmatched
             await execution.leave_in_doubt(str(pending), **answered)
         if response is None:
             raise failure

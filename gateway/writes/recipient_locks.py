@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from gateway.storage.operation_records import Checkpoint
 from gateway.storage.state_tables import RECIPIENT_LOCK_KIND
 from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.reconciler import WriteReconciler
 from gateway.writes.states import IN_DOUBT, RUNNING, UNDONE
-from mappings.effects import CompareAndSet
-from mappings.failures import Conflict, Failure, Halted, Problem
+from mappings.failures import Failure, Halted, Problem
 
 RECIPIENT_BUSY = Problem(
     "internal_server_error",
@@ -123,14 +123,8 @@ class RecipientLocks:
         if holder is not None and await self._is_unfinished(str(holder)):
             return False
         # Of several that saw the same holder, one can replace it.
-        acquire = CompareAndSet(
-            RECIPIENT_LOCK_KIND, recipient, {"holder": record.id}, expected={"holder": holder}
-        )
-        try:
-            await object_state.compare_and_set_all(record.tenant, [acquire])
-        except Conflict:
-            return False
-        return True
+        checkpoint = Checkpoint(recipient_lock=recipient, former_lock_holder=holder)
+        return await self._journal.operations.save_checkpoint(record, checkpoint)
 
     async def _is_unfinished(self, operation_id: str) -> bool:
         """Whether an operation runs; reconciles it if it is in doubt, or raises Halted."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
@@ -11,7 +13,13 @@ from sqlalchemy import select, update
 
 from gateway.config.settings import State
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
-from gateway.storage.operation_records import Checkpoint, OperationRecord, OwnershipLostError, Write
+from gateway.storage.operation_records import (
+    Checkpoint,
+    DuplicateOperationError,
+    OperationRecord,
+    OwnershipLostError,
+    Write,
+)
 from gateway.storage.operations import OperationRepository
 from gateway.storage.tables import operations, upstream_writes
 from gateway.writes.states import (
@@ -19,6 +27,7 @@ from gateway.writes.states import (
     OPERATION_TRANSITIONS,
     RUNNING,
     SENT,
+    UNDONE,
     UNSENT,
     WRITE_STATES,
     WRITE_TRANSITIONS,
@@ -138,3 +147,35 @@ async def test_write_that_was_not_sent_is_recorded_again(state: State) -> None:
         )
         (row,) = await fetch(store, select(upstream_writes.c.state))
         assert row.state == SENT
+
+
+async def test_of_processes_that_begin_one_request_at_once_one_succeeds(postgres: State) -> None:
+    begun_ids = list[str]()
+    async with open_store(postgres) as store:
+        repository = OperationRepository(store, ObjectStateStore(store))
+
+        async def begin(id_: str) -> None:
+            record = structs.replace(RECORD, id=id_, fingerprints=("print",), repeats_since=NOW)
+            checkpoint = Checkpoint(is_first=True, unrelated_ids=frozenset(begun_ids))
+            with suppress(DuplicateOperationError):
+                await repository.save_checkpoint(record, checkpoint)
+
+        for attempt in range(1, 21):
+            await asyncio.gather(*(begin(f"{attempt} {process}") for process in range(8)))
+            begun_ids = [id_ for (id_,) in await fetch(store, select(operations.c.id))]
+            assert len(begun_ids) == attempt
+
+
+async def test_of_operations_that_take_a_lock_at_once_one_has_it(postgres: State) -> None:
+    async with open_store(postgres) as store:
+        repository = OperationRepository(store, ObjectStateStore(store))
+
+        async def begin(id_: str) -> OperationRecord | None:
+            record = structs.replace(RECORD, id=id_, fingerprint=id_)
+            checkpoint = Checkpoint(is_first=True, recipient_lock="R-1")
+            return record if await repository.save_checkpoint(record, checkpoint) else None
+
+        for attempt in range(20):
+            begun = await asyncio.gather(*(begin(f"{attempt} {process}") for process in range(8)))
+            (holder,) = filter(None, begun)
+            await repository.save_checkpoint(holder, Checkpoint(column_values={"state": UNDONE}))
