@@ -344,6 +344,8 @@ async def test_request_that_came_before_an_identical_one_was_executed_elsewhere_
     """
     for number in range(1, 7):
         body = recipient_body(number)
+        # So that it has a connection to the service, which it could not open while it is paused.
+        assert (await instances.first.request("GET", "/v1/recipients")).status == 200
         # So that the first is not answered before its process is paused.
         instances.service.faults += [
             Fault("POST", "/v1/recipients", answer_delay=0.1, interface=interface)
@@ -358,7 +360,7 @@ async def test_request_that_came_before_an_identical_one_was_executed_elsewhere_
         asyncio.get_running_loop().call_later(1.2, resume)
         second = await instances.second.request("POST", "/v1/recipients", body)
         first = await sending
-        assert (first.status, second.status) == (200, 200)
+        assert (first.status, second.status) == (200, 200), first.text
         assert instances.service.creation_counts["recipient"] == number
 
 

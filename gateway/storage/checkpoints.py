@@ -226,17 +226,12 @@ class CheckpointWriter:
         row = {**structs.asdict(record), **common}
         if record.request is not None:
             row["request"] = self._texts.encrypt(record, "request", record.request, chunk_inserts)
-        # It inserts no row only if another operation has the Idempotency-Key, or during a freeze, or
-        # if another process has begun the same request.
-        if checkpoint.refuses_if_frozen:
-            return statements.INSERT_OPERATION_UNLESS_FROZEN, row
-        if checkpoint.unrelated_ids is not None:
-            row |= {
-                "fingerprints": record.fingerprints,
-                "unrelated_ids": list(checkpoint.unrelated_ids),
-            }
-            return statements.INSERT_OPERATION_UNLESS_IDENTICAL, row
-        return statements.INSERT_OPERATION, row
+        if (unrelated_ids := checkpoint.unrelated_ids) is not None:
+            row |= {"fingerprints": record.fingerprints, "unrelated_ids": list(unrelated_ids)}
+        insert = statements.build_operation_insert(
+            checkpoint.refuses_if_frozen, unrelated_ids is not None
+        )
+        return insert, row
 
     def _build_update(
         self,

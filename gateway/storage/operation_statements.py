@@ -185,34 +185,42 @@ _IS_NOT_FROZEN = ~exists().where(
 """In the statement that records a write, so that none is recorded after a freeze was confirmed."""
 
 
-INSERT_OPERATION = Statement(
-    # Inserts no row if the Idempotency-Key is used, without failing the transaction.
-    lambda kind: kind.insert(operations).on_conflict_do_nothing().inline(),
-    _INSERTED_COLUMNS,
-)
+@cache
+def build_operation_insert(refuses_if_frozen: bool, refuses_identical: bool) -> Statement:
+    """Builds an insert, of nothing during a freeze or if another process has begun the same request.
 
-
-def _build_conditional_insert(
-    kind: Any, condition: ColumnElement[bool], **computed: ColumnElement[Any]
-) -> Any:
-    values = (bindparam(name, type_=operations.c[name].type) for name in _INSERTED_COLUMNS)
-    row = select(*values, *computed.values()).where(condition)
-    insert = kind.insert(operations).from_select([*_INSERTED_COLUMNS, *computed], row)
-    return insert.on_conflict_do_nothing().inline()
-
-
-INSERT_OPERATION_UNLESS_FROZEN = Statement(
-    lambda kind: _build_conditional_insert(kind, _IS_NOT_FROZEN)
-)
-
-
-def _build_insert_unless_identical(kind: Any) -> Any:
-    """Builds an insert of nothing if another process has begun the same request meanwhile.
-
-    One that begins it at this moment has the same number, and inserts nothing or waits for us.
+    Nor if the Idempotency-Key is used; without failing the transaction.
     """
+    if not (refuses_if_frozen or refuses_identical):
+        return Statement(
+            lambda kind: kind.insert(operations).on_conflict_do_nothing().inline(),
+            _INSERTED_COLUMNS,
+        )
+    conditions = [_IS_NOT_FROZEN] if refuses_if_frozen else []
+    values: list[ColumnElement[Any]] = [
+        bindparam(name, type_=operations.c[name].type) for name in _INSERTED_COLUMNS
+    ]
+    columns = [*_INSERTED_COLUMNS]
+    if refuses_identical:
+        conditions.append(~_build_identical_operation_condition())
+        # Of two that are inserted at the same moment, both have the same number.
+        columns.append("repetition")
+        last_repetition = select(func.max(operations.c.repetition)).where(
+            operations.c.key_id == bindparam("key_id"), HAS_FINGERPRINT
+        )
+        values.append(func.coalesce(last_repetition.scalar_subquery(), literal_column("0")) + 1)
+    row = select(*values).where(*conditions)
+    return Statement(
+        lambda kind: (
+            kind.insert(operations).from_select(columns, row).on_conflict_do_nothing().inline()
+        )
+    )
+
+
+def _build_identical_operation_condition() -> ColumnElement[bool]:
+    """Builds a condition for the same request, begun since ``unrelated_ids`` were read."""
     has_fingerprint = AnyOf(operations.c.fingerprint, "fingerprints")
-    is_identical = exists().where(
+    return exists().where(
         build_tenant_condition(operations),
         or_(and_(IS_OPEN_OPERATION, has_fingerprint), *_build_overlap_conditions(has_fingerprint)),
         operations.c.key_id == bindparam("key_id"),
@@ -223,14 +231,6 @@ def _build_insert_unless_identical(kind: Any) -> Any:
             bindparam("idempotency", type_=operations.c.idempotency.type).is_(None),
         ),
     )
-    last_repetition = select(func.max(operations.c.repetition)).where(
-        operations.c.key_id == bindparam("key_id"), HAS_FINGERPRINT
-    )
-    repetition = func.coalesce(last_repetition.scalar_subquery(), literal_column("0")) + 1
-    return _build_conditional_insert(kind, ~is_identical, repetition=repetition)
-
-
-INSERT_OPERATION_UNLESS_IDENTICAL = Statement(_build_insert_unless_identical)
 
 
 @cache

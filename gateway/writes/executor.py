@@ -187,8 +187,8 @@ class FlowExecutor:
     async def _perform_and_record_read(
         self, step: Step, caller: Caller, execution: OperationExecution
     ) -> Any:
-        if execution.pending_changes:
-            await execution.save_pending_changes()
+        if execution.pending_changes or (execution.is_unseen and not isinstance(step, LoadFacts)):
+            await execution.save()
         try:
             result = await self._perform_step(step, caller)
         except Failure as failure:

@@ -108,6 +108,9 @@ class IdempotencyGuard:
                     response = await self._execute(
                         execution, write_request, render_answer, render_failure
                     )
+                # Another process has saved the same request: it is looked for again.
+                except DuplicateOperationError:
+                    continue
                 # Another process has taken it over, after a pause of this one, and ends it.
                 except OwnershipLostError:
                     response = None
@@ -372,7 +375,8 @@ class IdempotencyGuard:
             wait_state.received_at,
         )
         execution.is_long = write_request.caller.is_long
-        may_be_duplicate = self._joins_running and self.reconciler.has_other_instances
+        execution.is_unseen = self.reconciler.has_other_instances
+        may_be_duplicate = self._joins_running and execution.is_unseen
         if may_be_duplicate and write_request.operation.method != "GET":
             execution.unrelated_ids = frozenset(row.id for row in rows)
         # If the first attempt was not executed, this is the second, and other retries join it.
@@ -380,8 +384,8 @@ class IdempotencyGuard:
         try:
             if write_request.routing_checks is not None:
                 execution.routing_changes = await write_request.routing_checks(record.id)
-            # With several processes the start is saved at once, so that the others see it.
-            if write_request.idempotency_key or self.reconciler.has_other_instances:
+            # Otherwise with its first change, or before its first call.
+            if write_request.idempotency_key or self._recipient_locks.is_needed(execution):
                 await self._save_before_first_step(execution, write_request)
         except BaseException as error:
             self._journal.release(execution)
@@ -394,7 +398,7 @@ class IdempotencyGuard:
     async def _save_before_first_step(
         self, execution: OperationExecution, write_request: WriteRequest
     ) -> None:
-        await execution.save_before_first_step(self._recipient_locks.find_lock_to_take(execution))
+        await execution.save(self._recipient_locks.find_lock_to_take(execution))
         try:
             # The client may have retried at another instance before that could see this operation.
             write_request.caller.check_connected()

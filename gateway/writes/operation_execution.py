@@ -71,6 +71,8 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
     request: Request
     is_saved: bool = False
     """Whether the operation is in the database; it is inserted with its first change."""
+    is_unseen: bool = False
+    """Whether other processes must see it before its first call, and do not yet."""
     is_client_waiting: bool = True
     """Whether a client is waiting for the response."""
     recorded_steps: list[tuple[str, step_records.Outcome]] = []
@@ -273,10 +275,6 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
             raise
         self._position += 1
 
-    async def save_pending_changes(self) -> None:
-        """Saves pending changes, before a step that must see them."""
-        await self._save_checkpoint()
-
     def record_response(self, call: Call, outcome: step_records.Outcome) -> None:
         """Records the response to the last write."""
         if isinstance(outcome, Refused):
@@ -339,8 +337,8 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
 
     # Ends
 
-    async def save_before_first_step(self, recipient_lock: str | None = None) -> None:
-        """Saves the operation, with the recipient's lock if it is free, for other processes to see."""
+    async def save(self, recipient_lock: str | None = None) -> None:
+        """Saves what a step or other processes must see, with the recipient's lock if it is free."""
         await self._save_checkpoint(recipient_lock=recipient_lock)
 
     async def finish(self, answer: StoredText | None = None) -> None:
@@ -452,7 +450,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
                 self.has_recipient_lock = True
         except _SAVE_ERRORS as error:
             raise self._translate_save_error(record, error) from None
-        self.is_saved = True
+        self.is_saved, self.is_unseen = True, False
         self.fenced_at = started_at
         self.is_sending = is_sending or checkpoint.new_write is not None
         self.failed_reads.clear()

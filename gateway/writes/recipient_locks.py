@@ -72,16 +72,19 @@ class RecipientLocks:
             await execution.close(UNDONE)
             raise
 
+    def is_needed(self, execution: OperationExecution) -> bool:
+        """Whether an operation needs the lock of its recipient, for which it has to be saved."""
+        return (
+            self._reconciler.has_other_instances
+            and execution.operation.name in SERIALIZED_OPERATIONS
+        )
+
     def find_lock_to_take(self, execution: OperationExecution) -> str | None:
         """Returns the recipient whose lock an operation takes when it is saved.
 
         None if it needs no lock, or has to wait for it.
         """
-        is_needed = (
-            self._reconciler.has_other_instances
-            and execution.operation.name in SERIALIZED_OPERATIONS
-        )
-        if not is_needed or self._find_earlier_execution(execution):
+        if not self.is_needed(execution) or self._find_earlier_execution(execution):
             return None
         return execution.request.ids.get("id")
 

@@ -46,10 +46,11 @@ async def _do_nothing(*_: Any) -> None:
 
 def _retry_is_new_request() -> Iterator[tuple[Any, str, Any]]:
     yield RetryMatcher, "is_retry", lambda *_, **__: False
+    build_insert = operation_statements.build_operation_insert
     yield (
         operation_statements,
-        "INSERT_OPERATION_UNLESS_IDENTICAL",
-        operation_statements.INSERT_OPERATION,
+        "build_operation_insert",
+        lambda frozen, _: build_insert(frozen, False),
     )
 
 
@@ -208,8 +209,12 @@ def _freeze_is_ignored() -> Iterator[tuple[Any, str, Any]]:
     def build_update_in_spite_of_freeze(columns: Any, new_state: Any, _refuses: bool) -> Statement:
         return build_fenced_update(columns, new_state)
 
-    insert = operation_statements.INSERT_OPERATION
-    yield operation_statements, "INSERT_OPERATION_UNLESS_FROZEN", insert
+    build_insert = operation_statements.build_operation_insert
+
+    def build_insert_in_spite_of_freeze(_refuses: bool, refuses_identical: bool) -> Statement:
+        return build_insert(False, refuses_identical)
+
+    yield operation_statements, "build_operation_insert", build_insert_in_spite_of_freeze
     yield operation_statements, "build_fenced_update", build_update_in_spite_of_freeze
 
 

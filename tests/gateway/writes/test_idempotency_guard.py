@@ -144,7 +144,7 @@ async def test_operation_recorded_during_lookup_is_the_first_attempt(
 
     async def begin_operation() -> None:
         execution = first or build_execution()
-        await execution.save_before_first_step()
+        await execution.save()
         await journal.deliveries.record_disconnect(execution)
 
     harness.operation_repository.before_answer = begin_operation
@@ -222,7 +222,7 @@ async def test_operation_that_ends_during_lookup_does_not_block_the_next(
     first = journal.start_execution(
         journal.build_record(CALLER_KEY, UPDATE, request, "first"), UPDATE, request
     )
-    await first.save_before_first_step()
+    await first.save()
 
     async def end_operation() -> None:
         journal.deliveries.pending[first.operation_record.id] = first

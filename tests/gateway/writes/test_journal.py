@@ -91,7 +91,7 @@ async def test_unsaved_reads_are_repeated_after_storage_failure(
     with pytest.raises(Unknown):
         await first.record_reconciled_outcome(CALL, CONFIRMED_CREATE)
     await first.compare_and_set(CompareAndSet("recipient", "R-2", {"status": "inactive"}))
-    await first.save_pending_changes()
+    await first.save()
 
 
 async def claim_outcome(
@@ -176,7 +176,7 @@ async def test_guarding_record_is_committed_before_the_write(
         await execution.compare_and_set(
             CompareAndSet("recipient", "R-1", {"deleted": True}, expected={"status": None})
         )
-    await execution.save_pending_changes()
+    await execution.save()
     assert await object_states.load(API_KEY.tenant, "recipient", "R-1") == {"status": "disabled"}
 
 

@@ -123,7 +123,7 @@ async def test_delivery_that_failed_to_record_is_retried(
     settings = build_settings(tmp_path, f"http://127.0.0.1:{find_free_port()}")
     async with open_gateway_parts(settings, FailingOperationRepository) as parts:
         execution = build_execution(parts.journal)
-        await execution.save_before_first_step()
+        await execution.save()
         await execution.finish(None)
         parts.journal.release(execution)
         operation_repository = parts.journal.operations
