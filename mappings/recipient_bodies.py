@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from mappings.banking import ClientGovernmentId, build_government_id_entries
 from mappings.effects import JSON
 from mappings.failures import Problem, build_empty_field_problem, build_invalid_field_problem
+from mappings.field_types import is_masked_value
 from mappings.objects import (
     RECIPIENT,
     UPSTREAM_STATUS,
@@ -39,6 +40,8 @@ def validate_recipient(body: Mapping[str, JSON], recipient: Recipient) -> Iterat
         if is_needed and not body.get(name, recipient.get(name)):
             yield build_empty_field_problem(name)
     yield from validate_masks(body, "")
+    if body.get("ssn") and not extract_ssn_as_government_ids(body):
+        yield build_invalid_field_problem("ssn", "must be nine digits, without spaces or hyphens")
     language = body.get("language")
     # The service decides which spelling of a code it accepts.
     if language and not _LANGUAGE_PATTERN.fullmatch(language):
@@ -67,7 +70,10 @@ def choose_currency_field(body: Mapping[str, JSON]) -> str:
 
 
 def extract_ssn_as_government_ids(body: Mapping[str, JSON]) -> list[ClientGovernmentId]:
-    return [ClientGovernmentId("US", body["ssn"], "ssn")] if body.get("ssn") else []
+    """Returns the SSN as a government id, unless it is malformed."""
+    ssn = body.get("ssn") or ""
+    is_valid = re.fullmatch("[0-9]{9}", ssn) or is_masked_value(ssn)
+    return [ClientGovernmentId("US", ssn, "ssn")] if is_valid else []
 
 
 def drop_unchanged_recipient_fields(
