@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from time import time
 from typing import Any
@@ -143,6 +144,20 @@ async def test_account_of_a_new_recipient_may_be_shown_late(tmp_path: Path) -> N
         assert (response.status, response.headers["Retry-After"]) == (500, "5"), response.text
         service.faults.clear()
         await request_successfully(gateway, "PATCH", path, change)
+
+
+async def test_fields_of_a_new_recipient_are_not_shown_late(tmp_path: Path) -> None:
+    service, name = Service(seed=1), {"firstName": "Ada", "lastName": "King"}
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        body = {"type": "individual", **name, "email": "ada@example.com", "language": "fr"}
+        created = await request_successfully(gateway, "POST", "/recipients", body)
+        await show_as_now(gateway, service)
+        (fault,) = service.faults
+        # In seconds, as some services write it: a little before the change of the language.
+        fault.body = re.sub(rb"[.][0-9]+Z", b"Z", fault.body)
+        path = f"/v1/recipients/{created['recipient']['id']}"
+        response = await gateway.request("PATCH", path, {"ssn": "****11"})
+        assert response.status == 406, response.text
 
 
 async def test_payout_sent_back_in_the_millisecond_of_a_shown_change_is_unchanged(

@@ -429,8 +429,11 @@ SELECT_CHANGES_SINCE = Statement(
             build_tenant_condition(operation_objects),
             operation_objects.c.object_id == bindparam("object_id"),
             operations.c.id == operation_objects.c.operation_id,
-            # A create itself has no earlier value, but its accounts may be shown later.
-            upstream_writes.c.path != "/recipients",
+            # A recipient that was just created shows no earlier value, but may lack its accounts.
+            or_(
+                operations.c.operation != "create_recipient",
+                upstream_writes.c.path.contains("/accounts"),
+            ),
             upstream_writes.c.operation_id == operations.c.id,
             or_(*(_is_in_state(each, upstream_writes) for each in _EXECUTED_STATES)),
             upstream_writes.c.resolved_at > bindparam("since"),
