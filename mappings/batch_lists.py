@@ -260,7 +260,7 @@ def _filter_by_content(batches: Sequence[Batch], filters: Filters) -> SubFlow:
 
     GET /batch/:id/summary  at most once for each batch
     GET /balance            once, if a batch's status is missing
-    GET /recipients/:id     with ``country``, for each recipient whose country no summary shows
+    GET /recipients/:id     with country, for each recipient whose country no summary shows
 
     Raises the failure of a read, unless the batch is deleted: an incomplete list would look
     complete.

@@ -166,10 +166,10 @@ def list_batches(request: Request) -> Flow:
     GET /batches            all pages, several in parallel, if the service has this path; the stored
                             batches complete the list, or replace it
     GET /batch/:id/summary  for batches of the page that the list shows incompletely, and for those
-                            that a filter needs it for: ``recipient``, ``country`` and
-                            ``targetCurrency`` are properties of payments
+                            that a filter needs it for: recipient, country and
+                            targetCurrency are properties of payments
     GET /balance            if the service gives no status, as for drafts
-    GET /recipients/:id     with ``country``, for each recipient whose country no summary shows
+    GET /recipients/:id     with country, for each recipient whose country no summary shows
 
     A missing ``completedAt`` alone causes no read, so a listed batch may lack it.
     """

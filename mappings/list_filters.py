@@ -125,7 +125,7 @@ class Filters:
 def filter_payments(filters: Filters, payments: Sequence[Payment]) -> SubFlow:
     """Returns the payments that pass, in their order.
 
-    GET /recipients/:id  with ``country``, for each recipient whose country no payment shows
+    GET /recipients/:id  with country, for each recipient whose country no payment shows
     """
     passing_payments = filter_rows(payments, filters.is_payment_matching)
     if filters.search:

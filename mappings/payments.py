@@ -256,8 +256,8 @@ def list_payments(request: Request) -> Flow:
 
     GET /batch/:id/summary  in parallel, for each stored batch that may have a payment of the page;
                             with a filter for all stored batches, except complete ones without a
-                            payment since ``startDate``; the newest payment comes first
-    GET /recipients/:id     with ``country``, for each recipient whose country no summary shows
+                            payment since startDate; the newest payment comes first
+    GET /recipients/:id     with country, for each recipient whose country no summary shows
     """
     page, filters = parse_page_params(request.query), Filters.from_query(request.query)
     select_wanted = partial(filter_payments, filters) if filters else None

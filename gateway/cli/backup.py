@@ -134,10 +134,11 @@ def erase(*, recipient: str, word: str, yes: bool, settings: Settings) -> None:
         facts = pluralize(erased.facts, "stored field")
         click.echo(f"Erased from {payments} in {batches}, and {facts} of the recipient.")
     else:
-        click.echo(f"Nothing to erase: no data of {recipient} is stored for {owner}.")
+        other = "other " if erased.answers else ""
+        click.echo(f"Nothing to erase: no {other}data of {recipient} is stored for {owner}.")
     if erased.answers:
         responses = pluralize(erased.answers, "encrypted response")
-        click.echo(f"Stored for another day, for retries of requests: {responses}.")
+        click.echo(f"Stored for up to a day, for retries of requests: {responses}.")
     elif not is_erased:
         click.echo("If it was not erased before, check the id and the key.")
     if is_erased:

@@ -38,15 +38,15 @@ def doctor(*, as_json: bool, verbose: bool, settings: Settings) -> None:
 
 
 def format_verdict(findings: Sequence[Finding]) -> str:
-    """Says in one line whether clients are served."""
+    """Says in one line whether a gateway can serve clients."""
     errors = [finding for finding in findings if finding.state == "error"]
     warnings = sum(finding.state == "warning" for finding in findings)
     suffix = f"; {pluralize(warnings, 'warning')}" if warnings else ""
     if errors:
         consequences = " ".join(dict.fromkeys(finding.consequence for finding in errors))
         return f"NOT READY: {pluralize(len(errors), 'error')}{suffix}. {consequences}"
-    # Not "clients are served" in this case: a freeze or a brownout is a warning.
-    return f"READY: no errors{suffix}." if warnings else "READY: clients are served."
+    # Not "clients are served": no gateway need be running, and a freeze or a brownout is a warning.
+    return f"READY: no errors{suffix}." if warnings else "READY: no errors or warnings."
 
 
 def _print_findings(findings: Sequence[Finding], *, is_complete: bool) -> None:

@@ -706,7 +706,7 @@ async def test_healthy_setup_is_reported_in_five_lines(tmp_path: Path) -> None:
         await import_api_keys(build_settings(tmp_path, simulator.url), [KEY])
         lines = (await run_command(tmp_path, "doctor")).stdout.splitlines()
         complete_output = (await run_command(tmp_path, "doctor", "--verbose")).stdout
-    assert lines[0] == "READY: clients are served."
+    assert lines[0] == "READY: no errors or warnings."
     assert len(lines) <= 5
     assert "skipped  sandbox" in complete_output
 
