@@ -92,8 +92,14 @@ def run_child(connection: socket.socket) -> None:
     fcntl.fcntl(connection, F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) | os.O_ASYNC)
     code = 1
-    # Sent by the last function at exit, when threads have ended and output is written.
-    atexit.register(lambda: connection.sendall(code.to_bytes(8, "big")))
+
+    def end() -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+        connection.sendall(code.to_bytes(8, "big"))
+        os._exit(code)  # without freeing what was imported, which takes as long as many a command
+
+    atexit.register(end)  # the last function at exit, when threads have ended and output is written
     try:
         runpy.run_module("gateway", run_name="__main__", alter_sys=True)
         code = 0
