@@ -1,8 +1,8 @@
 """Runs commands of the gateway, forked from a process that has imported it: importing takes a second.
 
-As a script with the address of a server and arguments, it is ``python -m gateway`` with these
-arguments: it passes its folder, environment and open files to the server, forwards signals to the
-process that the server forks, and ends with its exit code. If it is killed, so is that process.
+As a script with the address of a server, a module and arguments, it is ``python -m`` with these: it passes
+its folder, environment and open files to the server, forwards signals to the process that the server forks,
+and ends with its exit code. If it is killed, so is that process.
 With an address alone, it is the server, until its standard input ends.
 """
 
@@ -85,7 +85,7 @@ def run_child(connection: socket.socket) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv[1:] = arguments
+    module, *sys.argv[1:] = arguments
     connection.sendall(os.getpid().to_bytes(8, "big"))
     # The end of the client's process, also by SIGKILL, kills this one.
     fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
@@ -101,7 +101,7 @@ def run_child(connection: socket.socket) -> None:
 
     atexit.register(end)  # the last function at exit, when threads have ended and output is written
     try:
-        runpy.run_module("gateway", run_name="__main__", alter_sys=True)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as exit_:
         code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
@@ -112,6 +112,6 @@ def run_child(connection: socket.socket) -> None:
 
 if __name__ == "__main__":
     if sys.argv[2:]:
-        run_client(sys.argv[1], sys.argv[3:])
+        run_client(sys.argv[1], sys.argv[2:])
     else:
         run_server(sys.argv[1])

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import Any
 import aiohttp
 
 from gateway.config.settings import Settings
+from tests.processes import build_command
 from tests.running_gateway import KEY, GatewayResponse
 
 TIMEOUT_SECONDS = 60
@@ -117,7 +117,7 @@ class GatewayForker:
 @cache
 def _start_forker() -> subprocess.Popen[bytes]:
     """Starts the process that forks gateways, once for all tests: it takes seconds."""
-    command = [sys.executable, "-m", "tests.gateway_forker"]
+    command = build_command("tests.gateway_forker")
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     atexit.register(process.communicate)  # it ends when its input does
     return process

@@ -27,9 +27,8 @@ SECONDS = 60
 
 
 @cache
-def build_command() -> list[str]:
-    """The command, forked from a server that is started once; see ``tests.forked_command``."""
-    script = str(Path(__file__).with_name("forked_command.py"))
+def _start_server() -> str:
+    """Starts the server of ``tests.forked_command`` once; returns its address."""
     address = str(Path(tempfile.mkdtemp()) / "socket")
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.forked_command", address],
@@ -41,8 +40,14 @@ def build_command() -> list[str]:
     atexit.register(server.communicate)  # it ends when its input does
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"
+    return address
+
+
+def build_command(module: str = "gateway") -> list[str]:
+    """The command, or another module that is run, forked from a server that has imported the gateway."""
+    script = str(Path(__file__).with_name("forked_command.py"))
     # Without site-packages, because it imports a few modules of the standard library only.
-    return [sys.executable, "-IS", script, address, "--"]
+    return [sys.executable, "-IS", script, _start_server(), module]
 
 
 def build_environment(**variables: str) -> dict[str, str]:
