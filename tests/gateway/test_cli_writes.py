@@ -159,7 +159,7 @@ async def test_running_write_is_not_listed(tmp_path: Path) -> None:
         batch = await create_batch(
             operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "10.00"
         )
-        operated_gateway.add_fault("POST", "/v1/batches/*/start-processing", delay=15)
+        operated_gateway.add_fault("POST", "/v1/batches/*/start-processing", delay=4)
         path = f"/v1/batches/{batch}/start-processing"
         start_task = asyncio.ensure_future(operated_gateway.gateway.request("POST", path))
         await wait_until_async(lambda: has_sent_write(operated_gateway))
