@@ -89,7 +89,8 @@ class CheckpointWriter:
             if checkpoint.refuses_if_restored and await is_restored(tx):
                 raise RestoreUncheckedError
             is_owned, *counts = await tx.execute_all(rows)
-            if not is_owned:
+            # A write whose outcome is known must not be sent again.
+            if not is_owned or (checkpoint.new_write is not None and not counts[0]):
                 if checkpoint.refuses_if_frozen and await is_frozen(tx, record.tenant):
                     raise WritesFrozenError
                 raise DuplicateOperationError if checkpoint.is_first else OwnershipLostError
@@ -166,6 +167,9 @@ class CheckpointWriter:
         chunk_inserts = list[chunks.InsertChunks]()
         build_change = self._build_insert if checkpoint.is_first else self._build_update
         changes = [build_change(record, checkpoint, common, chunk_inserts)]
+        if new_write is not None:
+            # Second, so that its count shows that it is new, or an attempt without effect.
+            changes.append((statements.UPSERT_WRITE, common | structs.asdict(new_write)))
         if drops_payload and checkpoint.has_step_rows:
             changes.append((statements.DELETE_STEPS, common))
         elif not drops_payload and checkpoint.step_results is not None:
@@ -177,9 +181,6 @@ class CheckpointWriter:
             # PostgreSQL refuses to change a row twice in one statement.
             if new_write is None or write.number != new_write.number:
                 changes += [(statements.UPDATE_WRITE, common | structs.asdict(write))]
-        if new_write is not None:
-            # In place of an earlier attempt without effect.
-            changes.append((statements.UPSERT_WRITE, common | structs.asdict(new_write)))
         if len(object_ids) <= MAX_COMBINED_OBJECTS:
             for id_ in object_ids:
                 changes += [(statements.INSERT_OBJECTS, {**common, "object_id": id_})]

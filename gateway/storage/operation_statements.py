@@ -311,7 +311,12 @@ INSERT_OBJECTS = build_insert_if_absent_statement(
     operation_objects, (*TENANT_COLUMNS, "object_id", "operation_id")
 )
 _, *_WRITE_COLUMNS = Write.__struct_fields__  # the first is in the key
-UPSERT_WRITE = build_upsert_statement(upstream_writes, (*TENANT_COLUMNS, *_WRITE_COLUMNS))
+UPSERT_WRITE = build_upsert_statement(
+    upstream_writes,
+    (*TENANT_COLUMNS, *_WRITE_COLUMNS),
+    # Signed or sent again; one that happened, or may have, changes nothing.
+    condition=or_(*(_is_in_state(each, upstream_writes) for each in (states.SENT, states.UNSENT))),
+)
 UPDATE_WRITE = Statement(
     update(upstream_writes).where(
         upstream_writes.c.operation_id == bindparam("operation_id"),
@@ -471,21 +476,15 @@ DELETE_ROUTING_MARKS = Statement(
 _recipient_locks = STATE_TABLES[RECIPIENT_LOCK_KIND].table
 
 
-def _build_recipient_lock_upsert(kind: Any) -> Any:
-    """Builds a statement that takes the lock of a recipient, if it is free or its holder finished.
-
-    One that ``former_holder`` names, too: of a deleted holder the row is left over. A holder that
-    took it after this statement began does not count as finished, because it cannot be seen.
-    """
-    insert = kind.insert(_recipient_locks)
-    holder: ColumnElement[str] = literal_column(f"{_recipient_locks.name}.operation_id")
-    has_finished = exists().where(operations.c.id == holder, not_(UNFINISHED))
-    is_free = or_(has_finished, holder == bindparam("former_holder", None, type_=Text))
-    new_values = {name: insert.excluded[name] for name in ("operation_id", "updated_at")}
-    key = [column.name for column in _recipient_locks.primary_key]
-    return insert.on_conflict_do_update(index_elements=key, set_=new_values, where=is_free)
-
-
-TAKE_RECIPIENT_LOCK = Statement(
-    _build_recipient_lock_upsert, (*TENANT_COLUMNS, "id", "operation_id", "updated_at")
+_holder: ColumnElement[str] = literal_column(f"{_recipient_locks.name}.operation_id")
+TAKE_RECIPIENT_LOCK = build_upsert_statement(
+    _recipient_locks,
+    ("operation_id", "updated_at"),
+    # Of a closed or deleted holder the row is left over. One that took the lock after this statement
+    # began does not count as finished, because it cannot be seen.
+    condition=or_(
+        exists().where(operations.c.id == _holder, not_(UNFINISHED)),
+        _holder == bindparam("former_holder", None, type_=Text),
+    ),
 )
+"""Takes the lock of a recipient if it is free, or its holder has finished or is ``former_holder``."""

@@ -178,11 +178,13 @@ def build_upsert_statement(
     greatest: Sequence[str] = (),
     inserted: Sequence[str] = (),
     returned: ColumnElement[Any] | None = None,
+    condition: ColumnElement[bool] | None = None,
 ) -> Statement:
     """Builds a statement that inserts a row, or updates the row with its primary key.
 
     An update replaces ``columns``, adds to ``summed``, keeps the smaller or larger value of
-    ``least`` and ``greatest``, and leaves ``inserted`` as they are.
+    ``least`` and ``greatest``, and leaves ``inserted`` as they are; if the ``condition`` of the row
+    is not true, nothing is changed.
     """
     key = [column.name for column in table.primary_key]
 
@@ -195,7 +197,7 @@ def build_upsert_statement(
         values |= {name: old[name] + new[name] for name in summed}
         values |= {name: minimum(old[name], new[name]) for name in least}
         values |= {name: maximum(old[name], new[name]) for name in greatest}
-        upsert = insert.on_conflict_do_update(index_elements=key, set_=values)
+        upsert = insert.on_conflict_do_update(index_elements=key, set_=values, where=condition)
         return upsert if returned is None else upsert.returning(returned)
 
     return Statement(build, [*key, *columns, *summed, *least, *greatest, *inserted])

@@ -1,8 +1,8 @@
 """The states of operations and of their writes, and the only changes between them.
 
 The update of an operation takes its allowed sources from the first table; an outcome is recorded of a
-sent write only, as in the second. The simulation refuses every other change, and ``states.md``
-prints them.
+sent write only, and one with an outcome is never sent again, as in the second. The simulation
+refuses every other change, and ``states.md`` prints them.
 """
 
 from __future__ import annotations

@@ -136,6 +136,18 @@ async def test_outcome_of_a_write_is_recorded_once(sqlite: State, source: str, t
         assert row.state == source
 
 
+@pytest.mark.parametrize("source", sorted(WRITE_STATES.keys() - {SENT, UNSENT}))
+async def test_write_with_an_outcome_is_not_sent_again(state: State, source: str) -> None:
+    async with open_store(state) as store:
+        repository = OperationRepository(store, ObjectStateStore(store))
+        await save_in_state(store, repository, RUNNING)
+        await execute(store, update(upstream_writes).values(state=source))
+        with pytest.raises(OwnershipLostError):
+            await repository.save_checkpoint(RECORD, Checkpoint(new_write=WRITE))
+        (row,) = await fetch(store, select(upstream_writes.c.state))
+        assert row.state == source
+
+
 async def test_write_that_was_not_sent_is_recorded_again(state: State) -> None:
     """In the commit that records the first attempt as unsent, because an earlier one failed."""
     async with open_store(state) as store:
