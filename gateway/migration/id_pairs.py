@@ -33,9 +33,9 @@ _OPERATIONS_BY_NAME = {operation.name: operation for operation in OPERATIONS}
 class IdPairs:
     """Current ids by tenant and legacy id, in this process."""
 
-    def __init__(self, store: Store, forwarding: ServiceRouter) -> None:
+    def __init__(self, store: Store, service_router: ServiceRouter) -> None:
         self._store = store
-        self._forwarding = forwarding
+        self._service_router = service_router
         self._pairs: dict[tuple[Tenant, str], str] = {}
 
     def select_known_pairs(self, inbound: InboundRequest) -> dict[str, str]:
@@ -110,5 +110,5 @@ class IdPairs:
     async def _read(self, inbound: InboundRequest, operation: str, path: str) -> dict[str, Any]:
         """Reads an object of the legacy service; empty if the service does not have it."""
         read = replace(inbound, operation=_OPERATIONS_BY_NAME[operation], target=f"/v1{path}")
-        response = await self._forwarding.sender.forward(read)
+        response = await self._service_router.sender.forward(read)
         return parse_fields(response.body) if response.status == 200 else {}

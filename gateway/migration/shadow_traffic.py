@@ -79,11 +79,11 @@ class ShadowTraffic:
         self,
         settings: Comparing,
         store: Store,
-        forwarding: ServiceRouter,
+        service_router: ServiceRouter,
         clock: Callable[[], datetime],
     ) -> None:
         self._store = store
-        self._forwarding = forwarding
+        self._service_router = service_router
         self._clock = clock
         self._sample_rate = settings.sample
         self._queue: asyncio.Queue[_Item] = asyncio.Queue(MAX_QUEUED_READS)
@@ -91,7 +91,7 @@ class ShadowTraffic:
         self._unwritten: dict[TallyKey, Tally] = {}
         """Earlier counts, which are being written, or could not be."""
         self._rules = Rules().rules_for_runs_without_writes
-        self._id_pairs = IdPairs(store, forwarding)
+        self._id_pairs = IdPairs(store, service_router)
         self._tasks: list[asyncio.Task[None]] = []
         self._write_task = PeriodicTask(
             "comparison_write", WRITE_INTERVAL_SECONDS, self._write_tallies
@@ -176,11 +176,11 @@ class ShadowTraffic:
         if isinstance(response, PassedResponse):
             control = response
         else:
-            control = await self._forwarding.sender.forward(item.inbound)
+            control = await self._service_router.sender.forward(item.inbound)
         # An outage, a cached answer or a limit says nothing about the data.
         if control.status >= 500 or control.status in (304, 429):
             raise _NotComparableError
-        if await self._forwarding.lists_unknown_batches(item.inbound, control):
+        if await self._service_router.lists_unknown_batches(item.inbound, control):
             raise _NotComparableError
         if isinstance(response, LegacyResponse):
             candidate = response

@@ -130,7 +130,7 @@ class PassthroughResponse:
         self.headers = CIMultiDictProxy(decode_header_lines(connection.header_lines))
         self._connection = connection
         self._method = request.method
-        self._deadline = call
+        self._call = call
         self._peeked_chunks: list[bytes] = []
 
     @property
@@ -170,9 +170,9 @@ class PassthroughResponse:
         return bytes(body)
 
     async def _iter_received_chunks(self) -> AsyncGenerator[bytes]:
-        seconds = self._deadline.seconds
+        seconds = self._call.seconds
         while True:
-            self._deadline.ends_at = time.monotonic() + seconds
+            self._call.ends_at = time.monotonic() + seconds
             try:
                 part = await self._connection.read_part()
             except TimeoutError:
