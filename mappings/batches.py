@@ -306,6 +306,9 @@ def start_batch(request: Request) -> Flow:
         # The batch is started. After an error here the client would start it again.
         with suppress(Failure):
             batch = fill_service_fields((yield from load_batch_again(batch)), start_fields)
+            if batch.is_editable:  # as it was before the start
+                status = start_fields.get("status")
+                batch.service_fields = {**batch.service_fields, "status": status}
     return Answer({"batch": build_legacy_batch(batch)}, notices)
 
 

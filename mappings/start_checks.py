@@ -10,6 +10,7 @@ from mappings.batch_reads import (
     WRONG_STATUS,
     build_read_lag_failure,
     has_last_changes,
+    is_recent,
     is_recently_changed,
     list_requested_entries,
     require_no_lost_creation,
@@ -36,7 +37,9 @@ def check_start_and_list_notices(request: Request, batch: Batch) -> SubFlow:
     has_no_payments = batch.has_known_payments and not batch.payment_count
     if has_no_payments and batch.entries and is_recently_changed(batch, request.now):
         raise build_read_lag_failure()
-    if not batch.is_editable or has_no_payments:
+    # The service may show it a while as it was before its start.
+    is_just_started = is_recent(batch.facts.get("started"), request.now)
+    if not batch.is_editable or has_no_payments or is_just_started:
         raise Invalid(WRONG_STATUS)
     # The gateway does not know what was requested of a batch that was created elsewhere.
     if not batch.is_created_by_gateway:

@@ -141,6 +141,28 @@ async def test_start_is_not_refused_for_a_change_that_the_service_does_not_show_
         assert answer["batch"]["amount"] == "30.00"
 
 
+@pytest.mark.parametrize("has_bare_response", [False, True])
+async def test_batch_that_is_shown_as_before_its_start_is_processing_and_not_started_again(
+    has_bare_response: bool, tmp_path: Path
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "10.00")
+        show_summary(service, await load_service_summary(gateway, service))
+        path = f"/batches/{batch}/start-processing"
+        if has_bare_response:
+            (current_id,) = service.find_or_create_tenant().batches
+            current_path, body = f"/v1/batches/{current_id}/start-processing", b'{"ok":true}'
+            service.faults.append(Fault("POST", current_path, 200, body, executes=True))
+        answer = await request_successfully(gateway, "POST", path)
+        assert answer["batch"]["status"] == "processing"
+        assert answer["batch"]["sentAt"]
+        requests = [each for each in service.requests if each.method == "POST"]
+        response = await gateway.request("POST", f"/v1{path}")
+        assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
+        assert [each for each in service.requests if each.method == "POST"] == requests
+
+
 @pytest.mark.parametrize("is_dated", [True, False])
 async def test_reading_from_before_an_add_does_not_prove_that_its_payment_was_deleted(
     is_dated: bool, tmp_path: Path
