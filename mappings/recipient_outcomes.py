@@ -148,9 +148,10 @@ def build_account_creation_outcome_rule(
     known_ids, match_fields = frozenset(ids_before), _drop_bank_address(fields)
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
-        accounts = yield from _fetch_present_accounts(recipient_id)
+        accounts = yield from _fetch_accounts(recipient_id)
         # Accounts have no date: a new one is one that was not there before.
-        new_accounts = [each for each in accounts if each.get(_ACCOUNT_ID) not in known_ids]
+        other_ids = known_ids | (yield from _load_old_account_ids(recipient_id))
+        new_accounts = [each for each in accounts if each.get(_ACCOUNT_ID) not in other_ids]
         new_accounts = [each for each in new_accounts if is_matching_account(match_fields, each)]
         if (named_id := write.operator_object_id) is not None:
             named_accounts = (each for each in new_accounts if each.get(_ACCOUNT_ID) == named_id)
@@ -184,7 +185,7 @@ def build_account_change_call(
     known_ids = frozenset(each.get(_ACCOUNT_ID) for each in accounts_before)
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
-        accounts = yield from _fetch_present_accounts(recipient_id)
+        accounts = yield from _fetch_accounts(recipient_id)
         for account in accounts:
             if account.get(_ACCOUNT_ID) == account_id:
                 if not is_matching_account(fields, account):
@@ -201,13 +202,17 @@ def build_account_change_call(
         # that stay, because numbers are masked.
         expected_fields = {name: old_account.get(name) for name in _STABLE_FIELDS}
         expected_fields |= _drop_bank_address(fields)
+        old_ids = yield from _load_old_account_ids(recipient_id)
         matches = [
             each
             for each in accounts
-            if each.get(_ACCOUNT_ID) not in known_ids and is_matching_account(expected_fields, each)
+            if each.get(_ACCOUNT_ID) not in known_ids | old_ids
+            and is_matching_account(expected_fields, each)
         ]
         if len(matches) == 1:
             return Confirmed({"account": matches[0]})
+        if account_id in old_ids:
+            return Absent()  # the recipient was shown late, and the service has refused the write
         return Inconclusive("the account no longer exists")
 
     path = f"/recipients/{recipient_id}/accounts/{account_id}"
@@ -233,15 +238,13 @@ def _fetch_accounts(recipient_id: str) -> Generator[Step, Any, list[dict[str, JS
     return list((recipient or {}).get("accounts") or [])
 
 
-def _fetch_present_accounts(recipient_id: str) -> Generator[Step, Any, list[dict[str, JSON]]]:
-    """Fetches the accounts without those that were changed or deleted within the last minute.
+def _load_old_account_ids(recipient_id: str) -> Generator[Step, Any, set[str]]:
+    """Loads the ids of accounts that were changed or deleted within the last minute.
 
     A change gives an account another id; the service may still show it as it was before.
     """
-    accounts = yield from _fetch_accounts(recipient_id)
     changes = yield LoadFacts("changed", ids=(recipient_id,))
-    old_ids = {path.rpartition("/")[2] for path in changes}
-    return [account for account in accounts if account.get(_ACCOUNT_ID) not in old_ids]
+    return {path.rpartition("/")[2] for path in changes}
 
 
 _BANK_ADDRESS = frozenset({"bankAddress", "bankCity", "bankRegion", "bankPostalCode"})

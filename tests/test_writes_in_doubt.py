@@ -768,6 +768,29 @@ async def test_recipient_shown_as_before_an_earlier_change_proves_no_later_one(
         assert primary.type == ("wallet" if is_address else "bank-transfer")
 
 
+async def test_change_of_an_account_that_had_another_id_by_then_did_not_happen(
+    tmp_path: Path,
+) -> None:
+    """The recipient was shown late, so that the change named an id that the account had before."""
+    async with open_gateway_with_faults(tmp_path, has_immediate_read=True) as setup:
+        path = f"/recipients/{await create_recipient(setup.gateway)}/payout-methods"
+        (stored,) = setup.service.find_or_create_tenant().recipients.values()
+        old_body = await load_recipient_body(setup)
+        second, third = (
+            {**WALLET, "accounts": {"wallet": {"address": f"{name}@example.com"}}}
+            for name in ("second", "third")
+        )
+        await request_successfully(setup.gateway, "PATCH", path, second)
+        setup.add_fault("GET", "/v1/recipients/*", status=200, body=old_body, times=100)
+        setup.add_fault("PATCH", "*", close="before")
+        assert (await setup.gateway.request("PATCH", f"/v1{path}", third)).status == 500
+        setup.service.faults.clear()
+        setup.clock.ahead_seconds += 45
+        await request_successfully(setup.gateway, "PATCH", path, third)
+        (account,) = stored.accounts
+        assert account.fields["emailAddress"] == "third@example.com"
+
+
 async def test_recipient_shown_as_before_an_account_was_added_does_not_prove_its_deletion(
     tmp_path: Path,
 ) -> None:
