@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -195,12 +196,14 @@ class BackgroundLoad:
 
     gateway: Process
     api_key: str = KEY["api_key"]
+    tls: ssl.SSLContext | None = None
     statuses: Counter[int] = field(default_factory=Counter)
     errors: list[str] = field(default_factory=list)
     is_stopped: bool = False
 
     async def run_client(self, *, is_fresh: bool) -> None:
-        connector = aiohttp.TCPConnector(force_close=is_fresh)
+        connector = aiohttp.TCPConnector(force_close=is_fresh, ssl=self.tls or True)
+        scheme = "https" if self.tls else "http"
         headers = {"X-API-Key": self.api_key}
         timeout = aiohttp.ClientTimeout(total=START_SECONDS)
         async with aiohttp.ClientSession(
@@ -209,7 +212,8 @@ class BackgroundLoad:
             while not self.is_stopped:
                 try:
                     async with session.post(
-                        f"{self.gateway.url}/v1/recipients", json=build_other_recipient()
+                        f"{scheme}://127.0.0.1:{self.gateway.port}/v1/recipients",
+                        json=build_other_recipient(),
                     ) as response:
                         self.statuses[response.status] += 1
                         assert (await response.json())["ok"] is (response.status == 200)
@@ -227,9 +231,9 @@ CLIENT_COUNT = 8
 
 @asynccontextmanager
 async def run_load(
-    gateway: Process, api_key: str = KEY["api_key"]
+    gateway: Process, api_key: str = KEY["api_key"], tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[BackgroundLoad]:
-    load = BackgroundLoad(gateway, api_key)
+    load = BackgroundLoad(gateway, api_key, tls)
     clients = [
         asyncio.ensure_future(load.run_client(is_fresh=position % 2 == 0))
         for position in range(CLIENT_COUNT)
@@ -256,10 +260,10 @@ async def test_workers_start_on_an_empty_database_and_serve_until_they_are_stopp
     tmp_path: Path, database: str, simulator: Simulator, configuration: None
 ) -> None:
     port = find_free_port()
-    write_settings(tmp_path, database, simulator.url, workers=3, port=port)
+    write_settings(tmp_path, database, simulator.url, port=port)
     async with run_workers(tmp_path) as gateway:
         assert gateway.output.count("\n") == 1
-        assert len(list_children(gateway)) == 3
+        assert len(list_children(gateway)) == 2
         await import_api_key(tmp_path, database)
         async with run_load(gateway) as load:
             await wait_until(
@@ -286,7 +290,7 @@ async def test_workers_start_on_an_empty_database_and_serve_until_they_are_stopp
         )
     assert not list_events(gateway, "worker_exited")
     *worker_events, parent_event = list_events(gateway, "shutdown_complete")
-    assert (len(worker_events), parent_event["workers_left"]) == (3, 3)
+    assert (len(worker_events), parent_event["workers_left"]) == (2, 2)
     assert sum(line["requests_left"] for line in worker_events) >= CLIENT_COUNT // 2
 
 
@@ -321,25 +325,6 @@ def test_port_in_use_is_a_one_line_error(
         output = read_startup_error(tmp_path, **{f"PAYOUT_GATEWAY_SERVER__{port_name}": port})
     assert port in output
     assert "in use" in output
-
-
-# Ending.
-
-
-async def test_workers_finish_and_exit_if_the_parent_is_killed(
-    tmp_path: Path, database: str, configuration: None, simulator: Simulator
-) -> None:
-    async with run_workers(tmp_path) as gateway:
-        await import_api_key(tmp_path, database)
-        both = list_children(gateway)
-        simulator.service.faults.append(Fault("POST", "/v1/recipients", answer_delay=1))
-        async with run_load(gateway) as load:
-            await wait_until(lambda: not simulator.service.faults, START_SECONDS)
-            gateway.process.kill()
-            await wait_until(lambda: not is_listening(gateway.port), START_SECONDS)
-            load.is_stopped = True
-        assert set(load.statuses) == {200}
-        await wait_until(lambda: not any(map(_is_running, both)), START_SECONDS)
 
 
 def _is_running(pid: int) -> bool:
@@ -388,8 +373,8 @@ async def test_killed_worker_is_replaced(
 # Reloading.
 
 
-async def test_sighup_reloads_the_certificate_of_every_worker(
-    tmp_path: Path, configuration: None
+async def test_sighup_reloads_every_certificate_and_a_killed_parent_lets_workers_finish(
+    tmp_path: Path, database: str, configuration: None, simulator: Simulator
 ) -> None:
     (tmp_path / "tls").mkdir()
     authority = Authority(tmp_path / "tls")
@@ -424,7 +409,16 @@ async def test_sighup_reloads_the_certificate_of_every_worker(
             lambda: len(list_events(gateway, "certificate_reloaded")) >= 2, START_SECONDS
         )
         assert {await load_common_name() for _ in range(6)} == {"second"}
-        assert await gateway.stop() == 0
+        await import_api_key(tmp_path, database)
+        both = list_children(gateway)
+        simulator.service.faults.append(Fault("POST", "/v1/recipients", answer_delay=1))
+        async with run_load(gateway, tls=authority.build_client_context()) as load:
+            await wait_until(lambda: not simulator.service.faults, START_SECONDS)
+            gateway.process.kill()
+            await wait_until(lambda: not is_listening(gateway.port), START_SECONDS)
+            load.is_stopped = True
+        assert set(load.statuses) == {200}
+        await wait_until(lambda: not any(map(_is_running, both)), START_SECONDS)
 
 
 # What they have in common.
