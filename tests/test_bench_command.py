@@ -6,10 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.bench.__main__ import create_folder
-
 
 def test_output_directory_is_created(tmp_path: Path) -> None:
+    # Not imported by every process that collects the tests.
+    from tests.bench.__main__ import create_folder
+
     folder = tmp_path / "of" / "today"
     assert create_folder(str(folder)) == folder
     assert folder.is_dir()

@@ -6,8 +6,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 SUITES = (
     "test_cases.py",
@@ -84,12 +82,8 @@ def list_internals(file: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("module", [module for module in list_modules() if module not in ASSEMBLY])
-def test_module_imports_no_internals(module: str) -> None:
-    assert list_internals(ROOT / module) == []
-
-
-@pytest.mark.parametrize("module", ASSEMBLY)
-def test_assembly_module_is_used_and_needs_internals(module: str) -> None:
-    assert module in list_modules()
-    assert list_internals(ROOT / module)
+def test_only_assembly_modules_import_internals_and_each_is_used() -> None:
+    modules = list_modules()
+    internals = {module: names for module in modules if (names := list_internals(ROOT / module))}
+    assert {module: names for module, names in internals.items() if module not in ASSEMBLY} == {}
+    assert ASSEMBLY.keys() - internals.keys() == set()
