@@ -249,7 +249,7 @@ def _translate_problem(
 ) -> Problem:
     # None if the client did not send it. The service may name a part of a field
     # (``governmentIds[0].value``): the longest prefix that was sent is used.
-    paths = list_enclosing_fields(_normalize_field_path(problem.field or ""))
+    paths = _list_field_paths(problem.field or "")
     field = next((field_map[path] for path in paths if path in field_map), None)
     if problem.field and field:
         # The same field of another item may have another name: this one's takes precedence.
@@ -260,6 +260,12 @@ def _translate_problem(
         _translate_field_names_in_message(problem.message, field_map, words) or "Value invalid."
     )
     return Problem(problem.code, message, field)
+
+
+def _list_field_paths(name: str) -> list[str]:
+    """Lists a field and its parents, also below the whole object, as in ``account.branchId``."""
+    path = _normalize_field_path(name)
+    return [*list_enclosing_fields(path), *list_enclosing_fields(path.partition(".")[2])]
 
 
 def _normalize_field_path(name: str) -> str:
@@ -277,7 +283,7 @@ def limit_field_map_to_problem_fields(
     names = dict(field_map)
     for problem in problems:
         for name in _NAME_PATTERN.findall(f"{problem.field or ''} {problem.message}"):
-            paths = list_enclosing_fields(_normalize_field_path(name))
+            paths = _list_field_paths(name)
             names |= {path: field_map[path] for path in paths if path in field_map}
     return names
 

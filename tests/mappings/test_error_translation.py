@@ -59,6 +59,27 @@ def test_part_of_a_value_is_reported_by_client_field_name() -> None:
 
 
 @pytest.mark.parametrize(
+    ("problem_field", "field"),
+    [
+        ("account.branchId", "accounts.bank.routing"),
+        ("account.governmentIds[0].value", "accounts.bank.governmentId"),
+        ("account.primary", None),
+    ],
+)
+def test_field_below_the_whole_object_is_reported_by_client_field_name(
+    problem_field: str, field: str | None
+) -> None:
+    names = {
+        "branchId": "accounts.bank.routing",
+        "governmentIds": "accounts.bank.governmentId",
+    }
+    refusal = Refused(400, [Problem("invalid_field", "Value is invalid", problem_field)])
+    names_of_problem = errors.limit_field_map_to_problem_fields(names, refusal.problems)
+    expected = [(field, "Value is invalid")]
+    assert translate_problems({**names_of_problem}, *refusal.problems) == expected
+
+
+@pytest.mark.parametrize(
     ("codes", "status"),
     [
         (["invalid_field"], 400),
