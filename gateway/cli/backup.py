@@ -95,8 +95,9 @@ def restore(*, file: Path | None, force: bool, yes: bool, settings: Settings) ->
         click.echo(f"The previous file was renamed to {path}.")
     click.echo("No batch is started until you run `payout-gateway reconcile`.")
     click.echo(
-        "API keys that were revoked after the backup are valid again: check `payout-gateway keys "
-        "list` and revoke them again."
+        "As they were at the backup again: API keys, also those revoked since, credentials, modes, "
+        "freezes, and what `erase` has deleted since. Check `payout-gateway keys list`, `modes list` "
+        "and `freeze --list`, and repeat erasures."
     )
 
 

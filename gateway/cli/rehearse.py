@@ -119,7 +119,7 @@ async def _find_sandbox_tenant(settings: Settings, store: Store, key_name: str) 
     if key.revoked_at or settings.environments.sandbox is None:
         raise CommandError("the key is revoked, or [environments.sandbox] is not configured")
     if await store.read(lambda tx: is_frozen(tx, key.tenant)):
-        raise CommandError("writes are frozen; run `unfreeze` first")
+        raise CommandError("writes are frozen; `freeze --list` shows the commands that end it")
     if not await store.database.acquire_lock(f"rehearsal {key.tenant.merchant}"):
         raise CommandError("a rehearsal of this merchant is running; wait for its end, or stop it")
     return key.tenant
