@@ -14,12 +14,17 @@ from gateway.operator.preflight import check_settings_are_runnable
 from gateway.operator.restore_check import is_restored
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.audit_log import ALL_TENANTS
-from gateway.storage.freezes import freeze_writes
+from gateway.storage.freezes import freeze_writes, list_freezes
 from gateway.storage.restore_detection import (
     NO_MARK,
     clear_restored_flag,
     read_high_water_mark_file,
     write_high_water_mark_if_greater,
+)
+
+STILL_FROZEN = (
+    "writes are frozen. If an earlier comparison froze them, this one may show as information, or no "
+    "longer, what that one found: check its findings before you end the freeze (`freeze --list`)"
 )
 
 
@@ -66,6 +71,8 @@ async def reconcile_and_clear_restored_flag(
             for tenant in report.skipped_tenants:
                 await freeze_writes(store, tenant)
             report.warning = await _mark_state_up_to_date(settings, store)
+        elif not report.has_frozen_writes and await list_freezes(store):
+            report.warning = STILL_FROZEN
         return report
 
 

@@ -195,7 +195,7 @@ operations = Table(
         Text, "merchant", "environment", "key_id", "key_name", "operation", "request_id"
     ),
     Column("fingerprint", Text, nullable=False),  # keyed digest of operation, ids and body
-    # Of identical requests the how-manieth it is, if another process might begin the same one.
+    # Its number among identical requests, if another process might begin the same one.
     Column("repetition", Integer),
     Column("idempotency", Text),  # keyed digest of the client's Idempotency-Key
     Column("state", Text, nullable=False),  # see gateway/writes/states.py

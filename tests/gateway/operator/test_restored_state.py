@@ -411,7 +411,9 @@ async def test_reconcile_ends_with_whether_starts_are_allowed_and_next_step(
             run_with_findings.stdout
         )
         assert "run `payout-gateway unfreeze --all`" in read_last_line(run_with_findings.stdout)
-        assert "restored" not in (await run_command(tmp_path, "reconcile")).stdout
+        next_run = await run_command(tmp_path, "reconcile")
+        assert "restored" not in next_run.stdout
+        assert "writes are frozen" in next_run.stderr
 
 
 def read_last_line(output: str) -> str:
