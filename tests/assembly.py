@@ -31,8 +31,8 @@ from gateway.reads.listing import ListReader
 from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.alias_ids import AliasIds
+from gateway.storage.capability_cache import CapabilityCache, load_capabilities
 from gateway.storage.operations import OperationRepository
-from gateway.upstream.capabilities import CapabilityCache, load_capabilities
 from gateway.upstream.client import open_upstream_client
 from gateway.upstream.clock import ServiceClock
 from gateway.upstream.http_connection import Fence, Reply

@@ -10,7 +10,7 @@ from aiohttp import web
 from gateway.console.pages import Pages
 from gateway.operator.doctor import Finding, iter_stored_findings, run_doctor
 from gateway.storage import ObjectStateStore
-from gateway.upstream.capabilities import load_capabilities
+from gateway.storage.capability_cache import load_capabilities
 from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
 
 log = structlog.get_logger()

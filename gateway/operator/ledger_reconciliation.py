@@ -21,9 +21,9 @@ from gateway.reads.listing import ListReader
 from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.alias_ids import AliasIds
+from gateway.storage.capability_cache import load_capabilities
 from gateway.storage.id_rows import load_legacy_ids
 from gateway.storage.operations import OperationRepository
-from gateway.upstream.capabilities import load_capabilities
 from gateway.upstream.client import open_upstream_client
 from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.writes.executor import FlowExecutor

@@ -6,11 +6,12 @@ scan for this query only (``recipient_cache.scan``).
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from cachetools import TTLCache
 from msgspec import structs
 
 from gateway.payloads.worker_thread import run_in_thread_if
@@ -23,6 +24,7 @@ from gateway.reads.recipient_cache.scan import (
     fetch_rows_if_single_page,
     parse_page,
 )
+from gateway.storage.capability_cache import CapabilityCache
 from gateway.storage.tenants import Tenant
 from mappings.effects import JSON, Call, ListPage, ListQuery
 from mappings.failures import Refused
@@ -39,39 +41,45 @@ async def _return_no_aliases(_tenant: Tenant, _recipient_ids: Iterable[str]) -> 
 
 
 class ListReader:
-    """Answers list queries of tenants."""
+    """Answers list queries of tenants.
+
+    What the service's lists have shown is known to all processes, as pages that one of them selects
+    and pages of the service do not fit together.
+    """
 
     def __init__(
-        self, caches: RecipientCaches, load_aliases: LoadAliasIds = _return_no_aliases
+        self,
+        caches: RecipientCaches,
+        load_aliases: LoadAliasIds = _return_no_aliases,
+        capabilities: CapabilityCache | None = None,
     ) -> None:
         self.caches = caches
         self._load_aliases = load_aliases
-        # Whether the service lists rows that clients must not see, as far as its lists have shown.
-        self._lists_hidden: TTLCache[tuple[Tenant, str], bool] = TTLCache(10_000, DAY_SECONDS)
-        # The service's own maximum, for lists that have shown one.
-        self._max_page_sizes: TTLCache[tuple[Tenant, str], int] = TTLCache(10_000, DAY_SECONDS)
+        self._capabilities = capabilities or CapabilityCache()
 
     async def query(
         self, question: ListQuery, call_service: CallService, tenant: Tenant
     ) -> ListPage:
         """Returns the page of rows that a query asks for; raises the errors of a call."""
-        cache_key = (tenant, question.path)
+        list_name = f"{tenant.merchant} {question.path}"
+        hidden = tenant.environment, f"hidden rows {list_name}"
+        maximum = tenant.environment, f"page size {list_name}"
 
         async def call_and_measure(call: Call) -> JSON:
             body = await call_service(call)
             size = _compute_full_size(call, body, question)
             if 0 < size < int(call.query.get("pageSize", 0)):
-                self._max_page_sizes[cache_key] = size
+                await self._record(*maximum, size)
             return body
 
-        may_have_hidden = self._lists_hidden.get(cache_key, bool(question.excluded_ids))
+        may_have_hidden = self._find_recorded(*hidden, bool(question.excluded_ids))
         if question.native_query is not None and not may_have_hidden:
             result = await _query_service(question, question.native_query, call_and_measure)
             if result and not any(map(question.is_hidden, result.rows)):
                 return result
             # The service's totals count the hidden rows, so its page cannot be used.
             if result:
-                self._lists_hidden[cache_key] = True
+                await self._record(*hidden, True)
         try:
             rows = await self._load_rows(question, call_and_measure, tenant)
         except Refused as error:
@@ -82,15 +90,25 @@ class ListReader:
             rows = await self._load_rows(question, call_and_measure, tenant)
         if question.native_query is not None:
             # The service may answer the client's other pages, so all must have the same size.
-            size = self._max_page_sizes.get(cache_key, question.page_size)
+            size = self._find_recorded(*maximum, question.page_size)
             question = structs.replace(question, page_size=min(size, question.page_size))
         sorted_question = await self._add_alias_sort_key(tenant, question, rows)
         is_cached = bool(rows) and isinstance(rows[0], RecipientEntry)
         page, has_hidden = await run_in_thread_if(is_cached, _select_page, sorted_question, rows)
         # A filtered list proves only that there are some; a whole list also that there are none.
         if has_hidden or (question.excluded_ids and (is_cached or not question.prefilter)):
-            self._lists_hidden[cache_key] = has_hidden
+            await self._record(*hidden, has_hidden)
         return page
+
+    def _find_recorded(self, environment: str, name: str, default: int) -> int:
+        """Finds what a list has shown within a day."""
+        value: int
+        value, at = self._capabilities.get(environment, name) or (default, math.inf)
+        return value if time.time() - at < DAY_SECONDS else default
+
+    async def _record(self, environment: str, name: str, value: int) -> None:
+        if self._find_recorded(environment, name, -1) != value:
+            await self._capabilities.put(environment, name, [value, int(time.time())])
 
     async def _load_rows(
         self, question: ListQuery, call_service: CallService, tenant: Tenant

@@ -30,9 +30,9 @@ from gateway.signed_api.senders import SenderAuthenticator, SignerStore
 from gateway.signed_api.transitions import SignedWriteGuard
 from gateway.storage import ObjectStateStore, open_store
 from gateway.storage.alias_ids import AliasIds
+from gateway.storage.capability_cache import load_capabilities
 from gateway.storage.change_poller import ChangePoller
 from gateway.storage.request_counts import UsageCounter
-from gateway.upstream.capabilities import load_capabilities
 from gateway.upstream.client import UpstreamClient, create_circuit_breakers, open_upstream_client
 from gateway.upstream.clock import ServiceClock
 from gateway.upstream.optional_endpoints import OptionalEndpoints
@@ -157,7 +157,9 @@ class GatewayParts:
             settings.vocabulary.build_vocabulary(),
             OptionalEndpoints(settings.upstream.inferred_operations, self.capabilities),
             policy=self.outcome_policy,
-            listing=ListReader(self.recipient_caches, self.ids.map_recipients_to_legacy_ids),
+            listing=ListReader(
+                self.recipient_caches, self.ids.map_recipients_to_legacy_ids, self.capabilities
+            ),
             load=self.load,
         )
 

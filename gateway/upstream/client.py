@@ -32,7 +32,7 @@ from gateway.http.request_reader import (
 )
 from gateway.observability import metrics, traces
 from gateway.payloads import json_codec
-from gateway.upstream.capabilities import CapabilityCache, SignedTargetForms
+from gateway.storage.capability_cache import CapabilityCache
 from gateway.upstream.circuit_breaker import CircuitBreaker, CircuitBreakers, Outcome, Service
 from gateway.upstream.clock import EnvironmentSkew, ServiceClock, measure_skew
 from gateway.upstream.http_connection import (
@@ -46,6 +46,7 @@ from gateway.upstream.http_connection import (
     build_too_large_error,
 )
 from gateway.upstream.service_problems import ServiceProblems
+from gateway.upstream.signed_target import SignedTargetForms
 from gateway.upstream.transport import Origin, create_origins
 from mappings.failures import Unknown, Unreachable
 

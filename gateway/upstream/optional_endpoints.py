@@ -19,7 +19,7 @@ from msgspec import structs
 
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread_if
-from gateway.upstream.capabilities import CapabilityCache
+from gateway.storage.capability_cache import CapabilityCache
 from mappings.current import SUMMARY_PATH, find_documented_endpoint
 from mappings.effects import JSON, Call
 from mappings.failures import Failure, NoSuchOperation, Refused, Unknown, Unreachable

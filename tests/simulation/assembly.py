@@ -38,10 +38,10 @@ from gateway.signed_api.transitions import (
 )
 from gateway.storage import ObjectStateStore, StoreUnavailable, Tenant
 from gateway.storage.alias_ids import AliasIds
+from gateway.storage.capability_cache import CapabilityCache
 from gateway.storage.freezes import freeze_writes, unfreeze_writes
 from gateway.storage.mode_rows import FORWARD, TRANSLATE, Mode
 from gateway.storage.operation_records import OperationRecord
-from gateway.upstream.capabilities import CapabilityCache
 from gateway.upstream.client import UNANSWERED_STATUSES
 from gateway.upstream.clock import ServiceClock, measure_skew
 from gateway.upstream.http_connection import Fence, Reply

@@ -8,7 +8,7 @@ from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, STATES, Finding
 from gateway.operator.doctor.local_checks import check_interruptions
 from gateway.operator.doctor.service_checks import iter_stored_findings
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, open_store
-from gateway.upstream.capabilities import load_capabilities
+from gateway.storage.capability_cache import load_capabilities
 from gateway.upstream.client import open_upstream_client
 
 __all__ = ["Finding", "check_interruptions", "iter_stored_findings", "run_doctor"]

@@ -23,7 +23,7 @@ from gateway.operator.doctor.findings import (
 )
 from gateway.payloads import json_codec
 from gateway.storage import Store
-from gateway.upstream.capabilities import CAPABILITY_NAME, CapabilityCache
+from gateway.storage.capability_cache import CapabilityCache
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
 from gateway.upstream.http_connection import Reply
@@ -31,6 +31,7 @@ from gateway.upstream.optional_endpoints import (
     OptionalEndpoints,
     describe_endpoint_finding,
 )
+from gateway.upstream.signed_target import CAPABILITY_NAME
 from gateway.writes.call_sender import derive_status_from_error_codes
 from mappings.current import ENDPOINTS
 from mappings.effects import JSON, Call

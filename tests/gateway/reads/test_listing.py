@@ -10,13 +10,18 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from gateway.config.settings import Lists
+from gateway.config.settings import Lists, State
 from gateway.reads.listing import ListReader
 from gateway.reads.recipient_cache import RecipientCaches
 from gateway.reads.recipient_cache.scan import MAX_PARALLEL_PAGES, MAX_SCANS, PAGE_SIZE
-from gateway.storage.tenants import Tenant
+from gateway.storage import ObjectStateStore, Tenant, open_store
+from gateway.storage.capability_cache import CapabilityCache
+from gateway.storage.change_poller import load_change_counts
 from mappings.effects import Call, ListPage, ListQuery
 from mappings.failures import Problem, Refused, Unreachable
+from tests.gateway.storage import conftest
+
+sqlite = conftest.sqlite
 
 TENANT = Tenant("demo", "sandbox")
 PATH = "/rows"
@@ -471,6 +476,25 @@ async def test_pages_have_one_size_whoever_cuts_them(
         numbers += list_numbers(result)
         page, pages = page + 1, result.meta["pages"]
     assert numbers == [number for number in range(25) if number != hidden]
+
+
+async def test_processes_share_what_a_list_has_shown(sqlite: State) -> None:
+    """Pages that one process cuts do not fit those of the service, which another would use."""
+    rows = [build_row(number, hidden=number == 3) for number in range(25)]
+    in_memory_list = InMemoryList(rows, max_page_size=5)
+    async with open_store(sqlite) as store:
+        first, second = (CapabilityCache(ObjectStateStore(store)) for _ in range(2))
+        numbers = []
+        for page in range(1, 6):
+            query = build_query(
+                page=page, page_size=10, native_query={"page": str(page), "pageSize": "10"}
+            )
+            reader = ListReader(
+                RecipientCaches(Lists(index=False)), capabilities=first if page % 2 else second
+            )
+            numbers += list_numbers(await in_memory_list.query(query, reader))
+            await second.reload_if_changed(await load_change_counts(store))
+    assert numbers == [number for number in range(25) if number != 3]
 
 
 async def test_hidden_rows_are_tracked_per_tenant() -> None:

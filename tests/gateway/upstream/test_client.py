@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 from gateway.auth.signing import Credentials, compute_signature
 from gateway.config.settings import Settings
 from gateway.payloads.json_codec import LARGE_BYTES
+from gateway.storage.capability_cache import CapabilityCache
 from gateway.upstream import client
-from gateway.upstream.capabilities import CapabilityCache
 from gateway.upstream.client import UpstreamClient, open_upstream_client
 from gateway.upstream.clock import ServiceClock
 from mappings.failures import Unknown, Unreachable

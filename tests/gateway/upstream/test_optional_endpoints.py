@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 from msgspec import structs
 
-from gateway.upstream.capabilities import CapabilityCache
+from gateway.storage.capability_cache import CapabilityCache
 from gateway.upstream.optional_endpoints import (
     MAX_MISSING_SECONDS,
     MISSING_SECONDS,
