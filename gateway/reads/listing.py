@@ -7,6 +7,7 @@ scan for this query only (``recipient_cache.scan``).
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -26,11 +27,15 @@ from gateway.reads.recipient_cache.scan import (
 )
 from gateway.storage.capability_cache import CapabilityCache
 from gateway.storage.tenants import Tenant
+from mappings.current import ID_PATTERN
 from mappings.effects import JSON, Call, ListPage, ListQuery
 from mappings.failures import Refused
 from mappings.paging import FIRST_PAGE, Page, build_meta
 
 DAY_SECONDS = 86_400
+
+_ID = re.compile(rf"(?<=/){ID_PATTERN}(?=/)")
+"""The id in the path of a list, as of a recipient's payments."""
 
 LoadAliasIds = Callable[[Tenant, Iterable[str]], Awaitable[Mapping[str, str]]]
 """Returns the alias ids of a tenant's recipients, for those that have one."""
@@ -61,14 +66,15 @@ class ListReader:
         self, question: ListQuery, call_service: CallService, tenant: Tenant
     ) -> ListPage:
         """Returns the page of rows that a query asks for; raises the errors of a call."""
-        list_name = f"{tenant.merchant} {question.path}"
+        list_name = f"{tenant.merchant} {_ID.sub(':id', question.path)}"
         hidden = tenant.environment, f"hidden rows {list_name}"
         maximum = tenant.environment, f"page size {list_name}"
 
         async def call_and_measure(call: Call) -> JSON:
             body = await call_service(call)
             size = _compute_full_size(call, body, question)
-            if 0 < size < int(call.query.get("pageSize", 0)):
+            requested = int(call.query.get("pageSize", 0))
+            if 0 < size < self._find_recorded(*maximum, requested):
                 await self._record(*maximum, size)
             return body
 

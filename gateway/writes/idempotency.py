@@ -110,6 +110,7 @@ class IdempotencyGuard:
                     )
                 # Another process has saved the same request: it is looked for again.
                 except DuplicateOperationError:
+                    wait_state.record = execution.operation_record
                     continue
                 # Another process has taken it over, after a pause of this one, and ends it.
                 except OwnershipLostError:
@@ -211,7 +212,8 @@ class IdempotencyGuard:
     async def _finish(self, execution: OperationExecution, response: LegacyResponse) -> None:
         """Records the response of a successful operation, which is delivered next."""
         # Registered before the commit shows others that it is done: its delivery has begun.
-        self.deliveries.pending[execution.operation_record.id] = execution
+        if execution.is_saved:
+            self.deliveries.pending[execution.operation_record.id] = execution
         try:
             is_read = execution.operation.method == "GET"
             # A long response is rebuilt from the steps, unless it has an Idempotency-Key.
@@ -260,7 +262,10 @@ class IdempotencyGuard:
         self, write_request: WriteRequest, wait_state: WaitState, render_answer: RenderAnswer
     ) -> OperationExecution | RecordedResponse:
         """Returns a new or resumed execution to run, or the response of a first attempt."""
-        record = await self._build_record_after_connection_resets(write_request, wait_state)
+        record = wait_state.record or await self._build_record_after_connection_resets(
+            write_request, wait_state
+        )
+        wait_state.record = None
         unexecuted_id: str | None = None
         confirmed_ids: set[str] = set()
         while True:

@@ -115,6 +115,8 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
     """Whether any of its stored texts may be in chunks."""
     pending_changes: list[CompareAndSet] = []
     """Changes of object state to save with the next checkpoint."""
+    _has_changed: bool = False
+    """Whether a checkpoint has changed object state; one may be saved only for others to see."""
     _position: int = 0
     _saved_step_count: int = 0
     """Number of saved steps."""
@@ -164,7 +166,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
     @property
     def has_changed_nothing(self) -> bool:
         """Whether the operation has changed nothing yet; only then can it still be refused."""
-        return not (self.writes or self.is_resumed or self._saved_step_count)
+        return not (self.writes or self.is_resumed or self._has_changed)
 
     def mark_steps_saved(self) -> None:
         self._saved_step_count = len(self.recorded_steps)
@@ -451,6 +453,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         except _SAVE_ERRORS as error:
             raise self._translate_save_error(record, error) from None
         self.is_saved, self.is_unseen = True, False
+        self._has_changed = self._has_changed or bool(changes)
         self.fenced_at = started_at
         self.is_sending = is_sending or checkpoint.new_write is not None
         self.failed_reads.clear()

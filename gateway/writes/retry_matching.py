@@ -64,6 +64,8 @@ class WaitState:
     """The operation of which the request is a retry."""
     execution: OperationExecution | None = None
     """The execution of the first attempt, if it runs in this process."""
+    record: OperationRecord | None = None
+    """Its own record, which could not be saved because a copy of the request was."""
 
     @property
     def first_attempt_id(self) -> str | None:

@@ -324,3 +324,21 @@ async def test_key_replays_a_delivered_response_that_could_not_be_saved_at_once(
         assert (await send_request()).status == 200
         assert service.creation_counts["recipient"] == 1
     await simulator.stop()
+
+
+async def test_request_that_changes_nothing_leaves_nothing_behind(
+    harness: IdempotencyHarness,
+) -> None:
+    """As the summary of a batch that is no draft: most are read only."""
+    create, read = (
+        next(each for each in OPERATIONS if each.name == name)
+        for name in ("create_batch", "read_batch_summary")
+    )
+    request = Request(datetime.now(UTC), "a seed", body={"sourceCurrency": "USD"})
+    created, created_record = await harness.answer(create, request)
+    assert created_record is not None
+    harness.guard.deliveries.end(created_record)
+    ids = {"id": str(json_codec.loads(created.body_bytes)["batch"]["id"])}
+    response, record = await harness.answer(read, Request(datetime.now(UTC), "another", ids))
+    assert (response.status, record) == (200, None)
+    assert not harness.guard.deliveries.pending

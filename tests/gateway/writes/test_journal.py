@@ -13,14 +13,17 @@ from msgspec import structs
 
 from gateway.http.request_reader import generate_hex_id
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, open_store
+from gateway.storage.audit_log import ALL_TENANTS
+from gateway.storage.freezes import freeze_writes
 from gateway.storage.operation_records import OwnershipLostError
+from gateway.storage.restore_detection import NO_MARK, set_restored_flag
 from gateway.upstream.clock import ServiceClock
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.states import CONFIRMED, SENT
 from mappings import OPERATIONS
 from mappings.effects import Call, CompareAndSet, Confirmed, LoadFacts, Request
-from mappings.failures import Conflict, Unknown
+from mappings.failures import Conflict, Halted, Unknown
 from tests.running_gateway import build_settings
 from tests.simulation.assembly import API_KEY
 from tests.state import create_database
@@ -227,3 +230,23 @@ def test_request_fingerprint_is_independent_of_id_import(journal: Journal) -> No
     assert not record_after.has_same_request(other_batch_record)
     assert not record_before.has_same_request(record_after)
     assert {*record_after.object_ids} == {"B-OURS", "B-THEIRS"}
+
+
+@pytest.mark.parametrize("guard", ["frozen", "restored"])
+async def test_first_change_is_refused_also_if_the_operation_was_saved_before(
+    journal: Journal, store: Store, object_states: ObjectStateStore, guard: str
+) -> None:
+    """With several processes it is saved before its first call, with what it has loaded until then."""
+    operation = next(each for each in OPERATIONS if each.name == "create_payment")
+    request = Request(now=datetime.now(UTC), ids={"id": "B-1"}, body={})
+    record = journal.build_record(API_KEY, operation, request, "a-request")
+    execution = journal.start_execution(record, operation, request)
+    execution.record_step(LoadFacts("batch", "B-1"), {})
+    await execution.save()
+    if guard == "frozen":
+        await freeze_writes(store, ALL_TENANTS)
+    else:
+        await set_restored_flag(store, NO_MARK)
+    with pytest.raises(Halted):
+        await execution.compare_and_set(CompareAndSet("batch", "B-1", {"phase": "sent"}))
+    assert await object_states.load(API_KEY.tenant, "batch", "B-1") == {}
