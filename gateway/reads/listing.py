@@ -74,7 +74,7 @@ class ListReader:
             body = await call_service(call)
             size = _compute_full_size(call, body, question)
             requested = int(call.query.get("pageSize", 0))
-            if 0 < size < self._find_recorded(*maximum, requested):
+            if 0 < size < min(requested, self._find_recorded(*maximum, requested)):
                 await self._record(*maximum, size)
             return body
 

@@ -478,6 +478,16 @@ async def test_pages_have_one_size_whoever_cuts_them(
     assert numbers == [number for number in range(25) if number != hidden]
 
 
+async def test_small_page_of_a_client_is_no_maximum_of_the_service() -> None:
+    rows = [build_row(number, hidden=number == 25) for number in range(40)]
+    in_memory_list, reader, lengths = InMemoryList(rows, max_page_size=9), build_reader(), []
+    for page, size in ((1, 20), (1, 4), (3, 20)):
+        native_query = {"page": str(page), "pageSize": str(size)}
+        query = build_query(page=page, page_size=size, native_query=native_query)
+        lengths.append(len((await in_memory_list.query(query, reader)).rows))
+    assert lengths == [9, 4, 9]
+
+
 async def test_processes_share_what_a_list_has_shown(sqlite: State) -> None:
     """Pages that one process cuts do not fit those of the service, which another would use."""
     rows = [build_row(number, hidden=number == 3) for number in range(25)]
