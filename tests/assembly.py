@@ -173,7 +173,7 @@ def assemble_parts(
         object_states,
         settings.vocabulary.build_vocabulary(),
         OptionalEndpoints(
-            settings.upstream.inferred_operations, capabilities or CapabilityCache(object_states)
+            settings.upstream.inferred_operations, capabilities or CapabilityCache(store)
         ),
         policy=outcome_policy,
         listing=ListReader(recipient_caches, ids.map_recipients_to_legacy_ids),
@@ -194,7 +194,7 @@ async def open_gateway_parts(
     """Parts in front of a service over HTTP."""
     clock = ServiceClock()
     async with open_store(create_database(settings.state)) as store:
-        capabilities = await load_capabilities(ObjectStateStore(store))
+        capabilities = await load_capabilities(store)
         async with open_upstream_client(
             settings, clock=clock, capabilities=capabilities
         ) as upstream:

@@ -9,7 +9,6 @@ from aiohttp import web
 
 from gateway.console.pages import Pages
 from gateway.operator.doctor import Finding, iter_stored_findings, run_doctor
-from gateway.storage import ObjectStateStore
 from gateway.storage.capability_cache import load_capabilities
 from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
 
@@ -30,7 +29,7 @@ async def show_service(
 ) -> web.StreamResponse:
     settings = pages.dependencies.settings
     environments = settings.environments.map_configured_environments_by_name()
-    capabilities = await load_capabilities(ObjectStateStore(pages.store))
+    capabilities = await load_capabilities(pages.store)
     problems = await pages.health.find_problems()
     is_cached, indexes = settings.lists.index, pages.dependencies.indexes
     return pages.render_page(

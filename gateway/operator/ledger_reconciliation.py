@@ -441,7 +441,7 @@ async def open_reconciler(settings: Settings, store: Store) -> AsyncIterator[Rec
 async def open_flow_executor(settings: Settings, store: Store) -> AsyncIterator[FlowExecutor]:
     """Opens an executor that shares nothing but the database with a gateway that is running."""
     ledger = ObjectStateStore(store)
-    capabilities = await load_capabilities(ledger)
+    capabilities = await load_capabilities(store)
     async with open_upstream_client(settings, capabilities=capabilities) as upstream:
         yield FlowExecutor(
             upstream,

@@ -98,7 +98,7 @@ class GatewayParts:
         self.address_limiter = InProcessRateLimiter(max_keys=MAX_ADDRESSES)
         self.object_states = ObjectStateStore(store, clocks.service.find_max_error)
         # Loaded from the database, so that a restart does not probe the service again.
-        self.capabilities = await load_capabilities(self.object_states)
+        self.capabilities = await load_capabilities(store)
         self.keys = await self._enter(ApiKeyStore(store))
         self.change_poller = ChangePoller(store)
         self.change_poller.add_listener(self.keys.reload_if_changed)

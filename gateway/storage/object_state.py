@@ -17,13 +17,12 @@ from gateway.payloads import json_codec, stored_json
 from gateway.payloads.stored_json import StoredText
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import chunks
-from gateway.storage.change_poller import increment_change_count
 from gateway.storage.database import FEW, Transaction
 from gateway.storage.draft_payments import DRAFT_PAYMENTS, DraftPaymentRows
 from gateway.storage.encryption import EncryptionContext
 from gateway.storage.id_rows import load_legacy_ids
 from gateway.storage.operation_statements import SELECT_CHANGES_SINCE, SELECT_UNSEEN_BATCHES
-from gateway.storage.sql import Parameters, build_upsert_statement
+from gateway.storage.sql import Parameters
 from gateway.storage.state_changes import (
     EncodedFacts,
     compute_new_facts,
@@ -39,20 +38,14 @@ from gateway.storage.state_tables import (
     id_redirects,
 )
 from gateway.storage.store import Store
-from gateway.storage.tables import capabilities
 from gateway.storage.tenants import Tenant
 from gateway.writes import states
 from mappings.effects import MAX_READ_LAG, CompareAndSet, LoadFacts
 from mappings.lazy_sequences import SLICE_SIZE, LazySequence, iterate_chunks, iterate_slices
 from mappings.outcome_matching import CREATION_TOLERANCE, EARLY_CREATION_TOLERANCE
 
-CAPABILITY_CHANGES = "capabilities"
-"""The name of their change count."""
-
 _MAX_INLINE_LENGTH = 16 * 1024
 """Length of facts, in characters, above which they are decoded in a worker thread."""
-
-_UPSERT_CAPABILITY = build_upsert_statement(capabilities, ("value", "learned_at"))
 
 
 class ObjectStateStore:
@@ -443,26 +436,6 @@ class ObjectStateStore:
                     raise
                 seen = stored, count
         return "{}", {}
-
-    async def load_capabilities(self) -> dict[tuple[str, str], Any]:
-        """Loads what was learned of the services, by environment and name."""
-        rows = await self._store.fetch(select(capabilities))
-        return {(row.environment, row.name): json_codec.loads_trusted(row.value) for row in rows}
-
-    async def save_capability(self, environment: str, name: str, value: Any) -> None:
-        """Saves a capability of an environment's service, in place of an earlier value."""
-        row = {
-            "environment": environment,
-            "name": name,
-            "value": json_codec.dumps_trusted(value).decode(),
-            "learned_at": self._store.clock(),
-        }
-
-        async def upsert_row(tx: Transaction) -> None:
-            await increment_change_count(tx, CAPABILITY_CHANGES)
-            await tx.execute(_UPSERT_CAPABILITY, row)
-
-        await self._store.write(upsert_row)
 
 
 def _iterate_lock_names(owner: Tenant, record: CompareAndSet) -> Iterator[str]:

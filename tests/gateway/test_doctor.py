@@ -20,7 +20,8 @@ from gateway.admission.limits.in_redis import RedisRateLimiter
 from gateway.cli.doctor import format_verdict
 from gateway.config.settings import Settings
 from gateway.operator.doctor import Finding, run_doctor
-from gateway.storage import ObjectStateStore, Tenant, open_store
+from gateway.storage import Tenant, open_store
+from gateway.storage.capability_cache import CapabilityCache
 from gateway.storage.key_file import create_key_file
 from gateway.storage.mode_rows import set_mode
 from gateway.storage.tables import counters
@@ -547,7 +548,7 @@ async def test_remembered_capability_is_not_reported_as_just_tried(tmp_path: Pat
         assert require_finding(findings, "signature scope").result == "path: accepted just now"
         async with open_store(build_settings(tmp_path, simulator.url).state) as store:
             recorded_capability = {"present": True, "at": 1_790_000_000}
-            await ObjectStateStore(store).save_capability(
+            await CapabilityCache(store).put(
                 "sandbox", "inferred GET /batches", recorded_capability
             )
         url = simulator.url

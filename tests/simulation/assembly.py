@@ -340,7 +340,7 @@ class Gateway:
             store, object_states, clock, self.lease_seconds, lambda: f"{ids.getrandbits(128):032x}"
         )
         self._outcome_policy = OutcomePolicy(self._journal, clock)
-        optional_endpoints = OptionalEndpoints("auto", CapabilityCache(object_states), process.wall)
+        optional_endpoints = OptionalEndpoints("auto", CapabilityCache(store), process.wall)
         self._executor = FlowExecutor(
             upstream,
             object_states,

@@ -7,7 +7,7 @@ from gateway.operator.doctor import legacy_checks, local_checks, service_checks
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, STATES, Finding
 from gateway.operator.doctor.local_checks import check_interruptions
 from gateway.operator.doctor.service_checks import iter_stored_findings
-from gateway.storage import ObjectStateStore, Store, StoreUnavailable, open_store
+from gateway.storage import Store, StoreUnavailable, open_store
 from gateway.storage.capability_cache import load_capabilities
 from gateway.upstream.client import open_upstream_client
 
@@ -40,7 +40,7 @@ async def run_doctor(settings: Settings) -> list[Finding]:
 
 async def _check_services(settings: Settings, store: Store) -> list[Finding]:
     settings = settings.limit_calls_of_checks()
-    capabilities = await load_capabilities(ObjectStateStore(store))
+    capabilities = await load_capabilities(store)
     async with open_upstream_client(settings, capabilities=capabilities) as upstream:
         findings = await service_checks.check_service_per_environment(
             settings, store, upstream, capabilities

@@ -14,7 +14,7 @@ from gateway.config.settings import Lists, State
 from gateway.reads.listing import ListReader
 from gateway.reads.recipient_cache import RecipientCaches
 from gateway.reads.recipient_cache.scan import MAX_PARALLEL_PAGES, MAX_SCANS, PAGE_SIZE
-from gateway.storage import ObjectStateStore, Tenant, open_store
+from gateway.storage import Tenant, open_store
 from gateway.storage.capability_cache import CapabilityCache
 from gateway.storage.change_poller import load_change_counts
 from mappings.effects import Call, ListPage, ListQuery
@@ -493,7 +493,7 @@ async def test_processes_share_what_a_list_has_shown(sqlite: State) -> None:
     rows = [build_row(number, hidden=number == 3) for number in range(25)]
     in_memory_list = InMemoryList(rows, max_page_size=5)
     async with open_store(sqlite) as store:
-        first, second = (CapabilityCache(ObjectStateStore(store)) for _ in range(2))
+        first, second = (CapabilityCache(store) for _ in range(2))
         numbers = []
         for page in range(1, 6):
             query = build_query(

@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 
 from gateway.config.settings import State
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
+from gateway.storage.capability_cache import load_capabilities
 from gateway.storage.state_tables import STATE_TABLES
 from tests.state import compare_and_set, fetch
 
@@ -31,7 +32,6 @@ def state_store(store: Store) -> ObjectStateStore:
 async def test_unknown_object_has_no_facts(state_store: ObjectStateStore) -> None:
     assert await state_store.load(ACME, "recipient", "R-1") == {}
     assert await state_store.load_facts_by_id(ACME, "recipient") == {}
-    assert await state_store.load_capabilities() == {}
 
 
 async def test_facts_are_merged(state_store: ObjectStateStore) -> None:
@@ -156,13 +156,11 @@ async def test_concurrent_delete_and_record_end_consistently(
             assert await state_store.load(ACME, "batch", "B-1") == {"new": number}
 
 
-async def test_learned_capability_is_stored_and_replaced(
-    state_store: ObjectStateStore,
-) -> None:
-    await state_store.save_capability("live", "signed_target", "path")
-    await state_store.save_capability("live", "signed_target", "path-and-query")
-    await state_store.save_capability("sandbox", "signed_target", None)
-    assert await state_store.load_capabilities() == {
-        ("live", "signed_target"): "path-and-query",
-        ("sandbox", "signed_target"): None,
-    }
+async def test_learned_capability_is_stored_and_replaced(store: Store) -> None:
+    capabilities = await load_capabilities(store)
+    assert capabilities.get("live", "signed_target") is None
+    for environment, value in (("live", "path"), ("live", "path-and-query"), ("sandbox", None)):
+        await capabilities.put(environment, "signed_target", value)
+    reloaded = await load_capabilities(store)
+    found = [reloaded.get(environment, "signed_target") for environment in ("live", "sandbox")]
+    assert found == ["path-and-query", None]

@@ -37,6 +37,7 @@ from gateway.storage.audit_log import list_audit_events
 from gateway.storage.database import Transaction
 from gateway.storage.encryption import EncryptionContext, build_key_line
 from gateway.storage.engine import parse_state_url, run_in_sqlalchemy_transaction
+from gateway.storage.id_rows import save_legacy_ids
 from gateway.storage.key_file import add_encryption_key, create_key_file, read_key_file
 from gateway.storage.migrate import build_alembic_config, find_newest_revision
 from gateway.storage.operations import OperationRepository
@@ -512,10 +513,10 @@ async def test_file_locked_by_another_process_is_unavailable(sqlite: State) -> N
         try:
             other_connection.execute("BEGIN EXCLUSIVE")
             with pytest.raises(StoreUnavailable, match="locked"):
-                await ObjectStateStore(store).save_capability("live", "x", 1)
+                await save_legacy_ids(store, Tenant("acme", "live"), {"R-1": "R-2"})
         finally:
             other_connection.close()
-        await ObjectStateStore(store).save_capability("live", "x", 1)
+        await save_legacy_ids(store, Tenant("acme", "live"), {"R-1": "R-2"})
 
 
 async def test_second_gateway_on_one_sqlite_file_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from email.utils import formatdate
 
 import pytest
@@ -857,11 +858,13 @@ async def test_wrong_credentials_are_tried_in_both_scopes_and_logged_without_sec
 
 
 async def test_answer_is_returned_if_learned_scope_cannot_be_saved():
-    class UnwritableObjectState:
-        async def save_capability(self, environment: str, name: str, value) -> None:
+    class UnwritableStore:
+        clock = datetime.now
+
+        async def write(self, body) -> None:
             raise OSError("disk full")
 
-    capabilities = CapabilityCache(UnwritableObjectState())
+    capabilities = CapabilityCache(UnwritableStore())
     async with open_upstream_and_server(
         check_signature(over_query=True), capabilities=capabilities
     ) as (
