@@ -45,6 +45,7 @@ from gateway.writes.retry_matching import (
 )
 from gateway.writes.states import ANSWERED, DONE, RUNNING, UNDONE
 from gateway.writes.write_request import RenderAnswer, WriteRequest
+from mappings.effects import Operation
 from mappings.failures import ClientDisconnected, Failure, UndoPending, Unknown
 
 POLL_SECONDS = 0.2
@@ -313,13 +314,32 @@ class IdempotencyGuard:
                 return stored_responses.add_replayed_header(response), first_attempt
             wait_state.first_attempt = first_attempt
             if not is_executing and (
-                execution := await self.reconciler.take_over(first_attempt, write_request.operation)
+                execution := await self._take_over_or_close(first_attempt, write_request.operation)
             ):
                 return execution
             execution = await self._wait_briefly(first_attempt.id, wait_state.deadline)
             wait_state.execution = execution or wait_state.execution
             if recorded := self._find_response_in_memory(execution):
                 return recorded
+
+    async def _take_over_or_close(
+        self, first_attempt: OperationRecord, operation: Operation
+    ) -> OperationExecution | None:
+        """Takes over a first attempt, or closes it if it has done nothing.
+
+        Its retry is then checked like a new request: the mode of its key, a freeze or a lock may
+        have changed since.
+        """
+        execution = await self.reconciler.take_over(first_attempt, operation)
+        if execution is None or execution.writes:
+            return execution
+        is_closed = True
+        try:
+            is_closed = await self.reconciler.close_unsent_operation(execution)
+        finally:
+            if is_closed:
+                self._journal.release(execution)
+        return None if is_closed else execution
 
     async def _join_first_attempt(
         self, first_attempt: OperationRecord, record: OperationRecord, wait_state: WaitState

@@ -253,7 +253,7 @@ class WriteReconciler:
 
     async def _replay_flow_to_end(self, execution: OperationExecution) -> bool:
         record = execution.operation_record
-        if not execution.writes and await self._close_unsent_operation(execution):
+        if not execution.writes and await self.close_unsent_operation(execution):
             return True
         try:
             flow = execution.operation.flow(execution.request)
@@ -298,7 +298,7 @@ class WriteReconciler:
             self._log_resolved(record, "succeeded")
         return True
 
-    async def _close_unsent_operation(self, execution: OperationExecution) -> bool:
+    async def close_unsent_operation(self, execution: OperationExecution) -> bool:
         """Closes an operation that has neither sent a write nor changed a batch; releases its locks.
 
         The rest is left to the client, which may have seen that nothing was done. Returns False if

@@ -18,6 +18,7 @@ from gateway.payloads import json_codec
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable
 from gateway.storage.operation_records import Checkpoint, OperationRecord
 from gateway.storage.operations import OperationRepository
+from gateway.writes.batch_routing import BatchRoutedElsewhereError
 from gateway.writes.idempotency import IdempotencyGuard
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
@@ -205,6 +206,31 @@ async def test_request_in_place_of_its_undone_attempt_registers_its_change_anew(
     response, _ = await harness.answer(operation, Request(datetime.now(UTC), "a seed"))
     assert response.status == 200
     assert len({*seeds}) == len(seeds) == 2
+
+
+async def test_retry_of_an_attempt_that_did_nothing_is_checked_like_a_new_request(
+    harness: IdempotencyHarness,
+) -> None:
+    """The key may have been switched to the other service since, or writes may be frozen."""
+    created, _ = await harness.send_request()
+    ids = {"id": extract_recipient_id(created)}
+    request = Request(datetime.now(UTC), "a seed", ids=ids, body={"firstName": "Eve"})
+    record = harness.journal.build_record(CALLER_KEY, UPDATE, request, "first")
+    first_attempt = harness.journal.start_execution(record, UPDATE, request)
+    await first_attempt.save()
+    harness.journal.release(first_attempt)  # as if its process had ended
+
+    async def refuse(_operation_id: str) -> list[CompareAndSet]:
+        raise BatchRoutedElsewhereError
+
+    caller = Caller(CALLER_KEY, "second")
+    with pytest.raises(BatchRoutedElsewhereError):
+        await harness.guard.answer(
+            WriteRequest(UPDATE, request, caller, routing_checks=refuse),
+            build_response,
+            raise_failure,
+        )
+    assert not harness.service.list_requests("PATCH", "*")
 
 
 async def test_operation_that_ends_during_lookup_does_not_block_the_next(
