@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, insert, select, update
 
-from gateway.auth.key_lines import ImportRefused, KeyLine, NumberedLine, parse_key_lines
+from gateway.auth.key_lines import ImportRefused, KeyLine, NumberedLine
 from gateway.auth.key_rows import (
     CHANGES,
     AnyRow,
@@ -67,15 +66,15 @@ async def import_only_key(
     state: State, tenant: Tenant, credentials: Credentials, api_key: str, name: str
 ) -> None:
     """Imports the key of a gateway with a database of its own, as a demo's; raises StoreUnavailable."""
-    key_line = {
+    key = KeyLine(
         **tenant._asdict(),
-        "api_key": api_key,
-        "access_key": credentials.access_key,
-        "secret_key": credentials.secret_key,
-        "name": name,
-    }
+        api_key=api_key,
+        access_key=credentials.access_key,
+        secret_key=credentials.secret_key,
+        name=name,
+    )
     async with open_store(state) as store:
-        await import_keys(store, parse_key_lines(json.dumps(key_line).encode()))
+        await import_keys(store, [NumberedLine(1, key)])
 
 
 class _KeyImport:
@@ -136,7 +135,7 @@ class _KeyImport:
                 "prefix": extract_displayable_key_prefix(key.api_key),
                 "credentials_id": credentials_id,
                 "requests_per_hour": key.requests_per_hour,
-                "allowed_ips": key.allowed_ips or [],
+                "allowed_ips": key.allowed_ips,
                 "created_at": self._store.clock(),
                 "revoked_at": None,
                 "changed": self._change_count,
@@ -182,7 +181,8 @@ class _KeyImport:
             "name": name,
             "requests_per_hour": stored.requests_per_hour,
             "allowed_ips": stored.allowed_ips,
-            **key.map_given_settings_by_name(),
+            # What the line omits stays unchanged.
+            **key.model_dump(include={"requests_per_hour", "allowed_ips"}, exclude_unset=True),
             "revoked_at": None,
         }
         # An unchanged key is not written, so that importing a file twice reloads nothing.

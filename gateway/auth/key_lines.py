@@ -9,9 +9,9 @@ import ipaddress
 import json
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from gateway.auth.signing import Credentials
 from gateway.config.section import list_problems
@@ -76,19 +76,13 @@ class KeyLine(CredentialsLine):
     api_key: ApiKeyText
     name: NameText | None = None
     requests_per_hour: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    allowed_ips: list[NetworkText] | None = None
+    allowed_ips: Annotated[
+        list[NetworkText], BeforeValidator(lambda value: [] if value is None else value)
+    ] = []
 
     @property
     def tenant(self) -> Tenant:
         return Tenant(self.merchant, self.environment)
-
-    def map_given_settings_by_name(self) -> dict[str, Any]:
-        """Returns the limits and addresses that the line has; others stay unchanged."""
-        values = {
-            "requests_per_hour": self.requests_per_hour,
-            "allowed_ips": self.allowed_ips or [],
-        }
-        return {name: value for name, value in values.items() if name in self.model_fields_set}
 
 
 @dataclass(frozen=True, slots=True)

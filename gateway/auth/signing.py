@@ -27,11 +27,6 @@ def extract_displayable_key_prefix(key: str) -> str:
     return key[: min(MAX_PREFIX_CHARACTERS, len(key) // 4)]
 
 
-def shorten_key(key: str) -> str:
-    """Formats a key for logs and commands: its prefix and an ellipsis."""
-    return f"{extract_displayable_key_prefix(key)}…"
-
-
 SWAPPED_HINT = "access_key and secret_key may be swapped, or secret_key is not complete"
 """For refused credentials that ``look_swapped``; nothing proves it."""
 

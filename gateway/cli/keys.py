@@ -21,7 +21,7 @@ from gateway.auth.key_rows import (
     replace_credentials,
     revoke_key,
 )
-from gateway.auth.signing import Credentials, extract_displayable_key_prefix, shorten_key
+from gateway.auth.signing import Credentials, extract_displayable_key_prefix
 from gateway.cli import CommandError, options, output
 from gateway.config.settings import Settings
 from gateway.observability.plurals import format_time, pluralize
@@ -126,7 +126,7 @@ def _build_key_json(key: ListedKey) -> dict[str, Any]:
 def _build_key_row(key: ListedKey) -> list[object]:
     shown = {
         "prefix": f"{key.prefix}…",
-        "access_key_prefix": shorten_key(key.access_key),
+        "access_key_prefix": f"{extract_displayable_key_prefix(key.access_key)}…",
         "requests_per_hour": key.requests_per_hour or "default",
         "allowed_ips": " ".join(key.allowed_ips) or "any",
     }
