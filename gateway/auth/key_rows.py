@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, or_, select, update
 
 from gateway.auth.signing import Credentials
+from gateway.config import OperatorError
 from gateway.storage.audit_log import record_audit_event
 from gateway.storage.change_poller import increment_change_count
 from gateway.storage.database import Transaction, UniqueViolation
@@ -91,8 +92,8 @@ def find_keys_by_name_or_prefix(listed_keys: Sequence[ListedKey], word: str) -> 
     return [key for key in matches if key.revoked_at is None] or matches
 
 
-class KeyNotFound(Exception):
-    """No key matches, or several. The message is one line, without the word: it may be a whole key."""
+class KeyNotFound(OperatorError):
+    """No key matches, or several. The message lacks the word, which may be a whole key."""
 
 
 def find_single_key(listed_keys: Sequence[ListedKey], name_or_prefix: str) -> ListedKey:

@@ -12,11 +12,11 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
 import click
 
+from gateway.config import OperatorError
 from gateway.observability import logs
 
 COMMAND_GROUPS = {
@@ -75,25 +75,17 @@ class CommandError(click.ClickException):
     exit_code = 2
 
 
-class _LazyCommands(Mapping[str, click.Command]):
-    """The commands, each imported only when it runs, so that ``--help`` stays fast."""
+class _CommandsByTask(click.Group):
+    """Imports each command only when it runs, so that ``--help`` stays fast."""
 
-    def __getitem__(self, name: str) -> click.Command:
+    def get_command(self, _context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
-            raise KeyError(name)
+            return None
         module = importlib.import_module(f"gateway.cli.{_SHARED_MODULES.get(name, name)}")
         # By convention, a command has the same name as its function.
         command: click.Command = getattr(module, name)
         return command
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
-
-
-class _GroupByTask(click.Group):
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
         # One width for all groups, so that the sentences form a column.
         width = max(map(len, COMMANDS))
@@ -103,8 +95,9 @@ class _GroupByTask(click.Group):
 
 
 @click.group(
-    cls=_GroupByTask,
-    commands=_LazyCommands(),
+    cls=_CommandsByTask,
+    # Only their names are used, for suggestions.
+    commands=dict.fromkeys(COMMANDS, click.Command(None)),
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="payout-gateway", prog_name="payout-gateway")
@@ -129,6 +122,9 @@ def main() -> None:
         code = error.exit_code if isinstance(error, CommandError) else 2
         click.echo(f"payout-gateway: {_format_error(error)}", err=True)
         sys.exit(code)
+    except OperatorError as error:
+        click.echo(f"payout-gateway: {' '.join(str(error).split())}", err=True)
+        sys.exit(2)
     except click.Abort:
         # 128 + SIGINT, as shells report an interrupted command.
         sys.exit(130)

@@ -15,7 +15,7 @@ import click
 
 from gateway.cli import CommandError, options, output
 from gateway.config.settings import Settings
-from gateway.docgen.curl import InvalidRequestText, parse_curl, separate_own_and_curl_arguments
+from gateway.docgen.curl import parse_curl, separate_own_and_curl_arguments
 from gateway.docgen.explain import ExplainedCall, Explanation, explain_request, format_value
 
 # Python instead of `openssl dgst -hmac`, whose arguments, the secret key, every user can list.
@@ -53,11 +53,8 @@ def explain(*, words: tuple[str, ...], settings: Settings, as_json: bool, as_cur
     """
     if as_curl and as_json:
         raise click.UsageError("give either --curl or --json")
-    try:
-        request = parse_curl(words, _read_data_file)
-        explanation = explain_request(settings, request.method, request.target, request.body)
-    except InvalidRequestText as error:
-        raise CommandError(str(error)) from None
+    request = parse_curl(words, _read_data_file)
+    explanation = explain_request(settings, request.method, request.target, request.body)
     if as_curl:
         click.echo(_render_curl_script(settings, explanation))
     elif as_json:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli import CommandError
-from gateway.config.settings import DEFAULT_CONFIG_FILE, ConfigurationError, Settings, load_settings
+from gateway.config.settings import DEFAULT_CONFIG_FILE, Settings, load_settings
 
 if TYPE_CHECKING:
     from gateway.storage import Tenant
@@ -91,13 +91,8 @@ def select_tenant(
 
 
 def load_command_settings(path: Path | None) -> Settings:
-    """Loads a configuration file, by default gateway.toml if it exists. Raises CommandError."""
-    try:
-        return load_settings(
-            path or (DEFAULT_CONFIG_FILE if DEFAULT_CONFIG_FILE.exists() else None)
-        )
-    except ConfigurationError as error:
-        raise CommandError(str(error)) from None
+    """Loads a configuration file, by default gateway.toml if it exists. Raises ConfigurationError."""
+    return load_settings(path or (DEFAULT_CONFIG_FILE if DEFAULT_CONFIG_FILE.exists() else None))
 
 
 config_option = click.option(

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gateway.cli import CommandError
-from gateway.config.settings import ConfigurationError, Settings
+from gateway.config import OperatorError
+from gateway.config.settings import Settings
 from gateway.observability.plurals import format_time
 
 if TYPE_CHECKING:
@@ -31,19 +32,14 @@ MAX_LINE_CHARACTERS = 160
 
 
 def run_to_completion(work: Coroutine[Any, Any, Done], doing: str = "") -> Done:
-    """Runs a command's coroutine; a refused action, or a state, configuration or key that cannot be
-    used, is a CommandError.
+    """Runs a command's coroutine. Raises CommandError for an error that the operator can read.
 
     ``doing`` labels a progress indicator. Leave it empty for work that prompts or prints.
     """
-    from gateway.auth.key_rows import KeyNotFound
-    from gateway.operator import ActionRefused
-    from gateway.storage import StoreUnavailable
-
     try:
         with _disable_logging(), show_progress(doing) if doing else nullcontext():
             return asyncio.run(_run_without_loop_messages(work))
-    except (ActionRefused, StoreUnavailable, ConfigurationError, KeyNotFound) as error:
+    except OperatorError as error:
         raise CommandError(str(error)) from None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from gateway.cli import CommandError, options
-from gateway.config.settings import ConfigurationError, Settings
+from gateway.config.settings import Settings
 
 NO_CONFIGURATION = (
     "no configuration: there is no gateway.toml in this directory, and no PAYOUT_GATEWAY_… "
@@ -32,7 +32,6 @@ def serve(*, config: Path | None, demo: bool, traffic: bool) -> int:
     import uvloop
 
     from gateway.observability import logs
-    from gateway.storage import StoreUnavailable
 
     if traffic and not demo:
         raise click.UsageError("--traffic is for --demo only")
@@ -48,24 +47,14 @@ def serve(*, config: Path | None, demo: bool, traffic: bool) -> int:
     # Not earlier: errors of the configuration are plain text for the operator.
     logs.configure_logging(level=settings.logs.level, line_format=settings.logs.format)
     if settings.server.workers > 1 and not demo:
-        return _serve_with_workers(settings)
-    # A single process; the demo ignores server.workers.
-    try:
-        uvloop.run(
-            _serve_demo(settings, has_traffic=traffic) if demo else _serve_single_process(settings)
-        )
-    except (ConfigurationError, StoreUnavailable) as error:
-        raise CommandError(str(error)) from None
-    return 0
+        from gateway.server.workers.supervisor import supervise_workers
 
-
-def _serve_with_workers(settings: Settings) -> int:
-    from gateway.server.workers.supervisor import WorkerStartError, supervise_workers
-
-    try:
         return asyncio.run(supervise_workers(settings, announce_start))
-    except (ConfigurationError, WorkerStartError) as error:
-        raise CommandError(str(error)) from None
+    # A single process; the demo ignores server.workers.
+    uvloop.run(
+        _serve_demo(settings, has_traffic=traffic) if demo else _serve_single_process(settings)
+    )
+    return 0
 
 
 def announce_start(url: str, admin_url: str) -> None:

@@ -19,8 +19,10 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from gateway.config import OperatorError
 
-class ConfigurationError(Exception):
+
+class ConfigurationError(OperatorError):
     """Raised if the configuration is invalid; each problem is one line for the operator."""
 
     def __init__(self, problems: list[str]) -> None:

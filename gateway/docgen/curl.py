@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
+from gateway.config import OperatorError
+
 DATA_OPTIONS = ("--data", "--data-raw", "--data-binary", "--data-ascii", "--json")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 """A bare method among the arguments is the start of a request line, as in `GET /v1/batches`."""
@@ -29,11 +31,8 @@ _ADDRESS_START = re.compile(r"(?:[a-z]+://|/|[\w.-]+(?::\d+)?/|v1/)", re.IGNOREC
 _VERSION_SEGMENT = re.compile(r"(?:^|/)v1(?:[/?#]|$)")
 
 
-class InvalidRequestText(Exception):
-    """The text is no request of the legacy interface.
-
-    The message is one line and quotes no header and no body.
-    """
+class InvalidRequestText(OperatorError):
+    """The text is no request of the legacy interface. The message quotes no header and no body."""
 
 
 class CurlRequest(NamedTuple):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gateway.config import OperatorError
+
 REFERENCE_PREFIX = "payout-gateway-rehearsal-"
 """Begins the referenceId of each recipient, and the description of each batch, of a rehearsal."""
 
@@ -19,5 +21,5 @@ ProgressCallback = Callable[[int, int | None], None]
 """Called with the amount done and the total, if the total is known."""
 
 
-class ActionRefused(Exception):
-    """An action of an operator is refused. The message is one line."""
+class ActionRefused(OperatorError):
+    """An action of an operator is refused."""

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 import asyncpg
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 
+from gateway.config import OperatorError
 from gateway.observability import metrics
 from gateway.storage.sqlite_driver import sqlite3
 
 
-class StoreUnavailable(Exception):
-    """The database cannot be used. The text is one line for the operator and contains no secret."""
+class StoreUnavailable(OperatorError):
+    """The database cannot be used."""
 
     def __init__(self, happened: str, *, means: str, do: str) -> None:
         super().__init__(f"{happened}: {means}; {do}")

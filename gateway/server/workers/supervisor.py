@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from gateway.admin.authentication import create_auth_middleware
+from gateway.config import OperatorError
 from gateway.config.sections import build_url
 from gateway.config.settings import ConfigurationError, Settings
 from gateway.operator.preflight import check_settings_are_runnable
@@ -38,8 +39,8 @@ MIN_RESTART_DELAY_SECONDS, MAX_RESTART_DELAY_SECONDS = 0.5, 30
 log = structlog.get_logger()
 
 
-class WorkerStartError(Exception):
-    """Raised if a worker exits before it accepts connections; the text is for the operator."""
+class WorkerStartError(OperatorError):
+    """A worker exits before it accepts connections."""
 
 
 @dataclass(frozen=True, slots=True)
