@@ -57,10 +57,12 @@ def compute_payment_terms(
     quotes = batch.quote_count if method == BANK_TRANSFER else 0
     rate = money.compute_exchange_rate(source, target, quotes)
     if currency == source:
-        source_amount, target_amount = amount, money.multiply_by_rate(amount, rate)
+        source_amount = amount
+        target_amount = money.round_to_cents(money.EXACT_CONTEXT.multiply(amount, rate))
     else:
         # The target amount is fixed; the rate decides what the merchant pays.
-        source_amount, target_amount = money.divide_by_rate(amount, rate), amount
+        source_amount = money.round_to_cents(money.EXACT_CONTEXT.divide(amount, rate))
+        target_amount = amount
     fee = Decimal(views.find_payment_fee(payee))
     return PaymentTerms(method, source_amount, source, target_amount, target, rate, fee)
 

@@ -16,7 +16,7 @@ from gateway.simulator import accounts, batches, operations, recipients, validat
 from gateway.simulator.accounts import BANK_TRANSFER, CHECK
 from gateway.simulator.countries import is_country_code
 from gateway.simulator.operations import Routes, compile_routes, require_route
-from gateway.simulator.options import ServiceCredentials, ServiceOptions, Vocabulary
+from gateway.simulator.options import ServiceCredentials, Vocabulary
 from gateway.simulator.recipients import CREATE_CHECKS, UPDATE_CHECKS, merge_recipient_fields
 from gateway.simulator.requests import AcceptedRequest, Exchange, Operation
 from gateway.simulator.state import Account, Recipient, Service, Tenant
@@ -34,53 +34,6 @@ from gateway.simulator.validation import (
 MAX_AGE_SECONDS = 30  # In either direction.
 
 
-def compute_signature(
-    secret_key: str, timestamp: str, method: str, target: str, body: bytes
-) -> str:
-    """Returns the HMAC-SHA256 of the four parts, each followed by LF, in lower-case hexadecimal."""
-    # Bytes that are not UTF-8 arrive as lone surrogates: they are signed as sent.
-    signed_head = f"{timestamp}\n{method.upper()}\n{target}\n".encode("utf-8", "surrogateescape")
-    return hmac.new(secret_key.encode(), signed_head + body + b"\n", hashlib.sha256).hexdigest()
-
-
-def select_signed_target(raw_target: str, options: ServiceOptions) -> str:
-    if options.signed_target == "path-and-query":
-        return raw_target
-    return raw_target.partition("?")[0]
-
-
-def authenticate_request(
-    credentials_by_access_key: Mapping[str, ServiceCredentials],
-    vocabulary: Vocabulary,
-    headers: Mapping[str, str],
-    *,
-    now: float,
-    method: str,
-    target: str,
-    body: bytes,
-    max_age_seconds: float,
-) -> ServiceCredentials:
-    """Returns the credentials that signed the request.
-
-    Raises ApiError `invalid_api_key` for any mistake: the document has no other code for the
-    caller, and does not say which one a stale timestamp gets.
-    """
-    timestamp = headers.get(vocabulary.timestamp_header, "")
-    # Compared as written: the document shows the scheme in one spelling only.
-    scheme, _, credential = headers.get("Authorization", "").partition(" ")
-    access_key, _, signature = credential.partition(":")
-    credentials = credentials_by_access_key.get(access_key)
-    if scheme == vocabulary.scheme and credentials is not None:
-        expected = compute_signature(credentials.secret_key, timestamp, method, target, body)
-        is_timestamp = timestamp.isascii() and timestamp.isdecimal() and len(timestamp) <= 12
-        # As bytes, because compare_digest raises on text that is not ASCII.
-        given = signature.encode("utf-8", "surrogateescape")
-        is_fresh = is_timestamp and abs(now - int(timestamp)) <= max_age_seconds
-        if is_fresh and hmac.compare_digest(expected.encode(), given):
-            return credentials
-    raise ApiError(Problem("invalid_api_key", "Invalid API key"))
-
-
 class CurrentInterface:
     headers: Mapping[str, str] = {}
     max_age_seconds = MAX_AGE_SECONDS
@@ -89,21 +42,40 @@ class CurrentInterface:
         self.service = service
 
     def accept_request(self, exchange: Exchange) -> AcceptedRequest:
-        service = self.service
         # The document does not say whether the path or the signature counts first: here the signature.
-        credentials = authenticate_request(
-            service.credentials,
-            service.vocabulary,
-            exchange.headers,
-            now=service.clock(),
-            method=exchange.method,
-            target=select_signed_target(exchange.target, service.options),
-            body=exchange.body,
-            max_age_seconds=self.max_age_seconds,
-        )
+        credentials = self._authenticate_request(exchange)
         query = dict(parse_qsl(exchange.target.partition("?")[2], keep_blank_values=True))
-        tenant = service.find_or_create_tenant(credentials.merchant, credentials.environment)
+        tenant = self.service.find_or_create_tenant(credentials.merchant, credentials.environment)
         return AcceptedRequest(tenant, query)
+
+    def _authenticate_request(self, exchange: Exchange) -> ServiceCredentials:
+        """Returns the credentials that signed the request.
+
+        Raises ApiError `invalid_api_key` for any mistake: the document has no other code for the
+        caller, and does not say which one a stale timestamp gets.
+        """
+        service, headers = self.service, exchange.headers
+        timestamp = headers.get(service.vocabulary.timestamp_header, "")
+        # Compared as written: the document shows the scheme in one spelling only.
+        scheme, _, credential = headers.get("Authorization", "").partition(" ")
+        access_key, _, signature = credential.partition(":")
+        credentials = service.credentials.get(access_key)
+        if scheme == service.vocabulary.scheme and credentials is not None:
+            is_query_signed = service.options.signed_target == "path-and-query"
+            target = exchange.target if is_query_signed else exchange.path
+            head = f"{timestamp}\n{exchange.method.upper()}\n{target}\n"
+            # Bytes that are not UTF-8 arrive as lone surrogates: they are signed as sent.
+            signed_text = head.encode("utf-8", "surrogateescape") + exchange.body + b"\n"
+            expected = hmac.new(credentials.secret_key.encode(), signed_text, hashlib.sha256)
+            is_timestamp = timestamp.isascii() and timestamp.isdecimal() and len(timestamp) <= 12
+            is_fresh = (
+                is_timestamp and abs(service.clock() - int(timestamp)) <= self.max_age_seconds
+            )
+            # As bytes, because compare_digest raises on text that is not ASCII.
+            given = signature.encode("utf-8", "surrogateescape")
+            if is_fresh and hmac.compare_digest(expected.hexdigest().encode(), given):
+                return credentials
+        raise ApiError(Problem("invalid_api_key", "Invalid API key"))
 
     def handle_operation(self, exchange: Exchange, request: AcceptedRequest) -> JsonObject:
         run_operation, request.path_ids = require_route(self.routes, exchange.method, exchange.path)

@@ -23,6 +23,7 @@ def find_amount_problem(value: Any) -> str | None:
 
 
 def round_to_cents(value: Decimal) -> Decimal:
+    """Rounds half up."""
     return value.quantize(CENT, context=EXACT_CONTEXT)
 
 
@@ -33,15 +34,6 @@ def format_amount(value: Decimal) -> str:
 def sum_amounts(amounts: Iterable[Decimal]) -> Decimal:
     # Not ``sum``: Python's default context rounds to 28 digits.
     return reduce(EXACT_CONTEXT.add, amounts, ZERO)
-
-
-def multiply_by_rate(value: Decimal, rate: Decimal) -> Decimal:
-    """Multiplies and rounds half up to cents, as `divide_by_rate` does."""
-    return round_to_cents(EXACT_CONTEXT.multiply(value, rate))
-
-
-def divide_by_rate(value: Decimal, rate: Decimal) -> Decimal:
-    return round_to_cents(EXACT_CONTEXT.divide(value, rate))
 
 
 # Rates are fixed and invented.

@@ -49,8 +49,7 @@ UPDATE_CHECKS: dict[str, Check] = {
     "placeOfBirth": TEXT,
     "ssn": create_nullable_check(validation.find_mask_problem),
     "primaryCurrency": validation.find_currency_problem,
-    "tags": validation.find_array_problem,
-    "contactEmails": validation.find_emails_problem,
+    **dict.fromkeys(("tags", "contactEmails"), validation.find_array_problem),
 }
 
 REQUIRED_FIELDS = {

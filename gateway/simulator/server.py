@@ -160,13 +160,12 @@ class Simulator:
 
 async def start_simulator(
     *,
-    service: Service | None = None,
+    service: Service,
     port: int = 0,
     legacy_port: int | None = None,
     build_handler: Callable[[Service, Interface], RequestHandler] = RequestHandler,
 ) -> Simulator:
     """Starts a simulator; port 0 selects a free port. Raises ListenError."""
-    service = service or Service()
     simulator = Simulator(service)
     try:
         handler = build_handler(service, CurrentInterface(service))

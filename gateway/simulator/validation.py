@@ -71,12 +71,6 @@ def find_array_problem(value: Any) -> str | None:
     return None if isinstance(value, list) else "Must be an array"
 
 
-def find_emails_problem(value: Any) -> str | None:
-    return find_array_problem(value) or next(
-        (error for address in value if (error := find_email_problem(address))), None
-    )
-
-
 find_email_problem = create_pattern_check(r"[^@\s]+@[^@\s]+\.[^@\s]+", "Must be an email address")
 find_language_problem = create_pattern_check("[a-z]{2}(-[A-Za-z]{2})?", "Must be a language code")
 find_phone_problem = create_pattern_check(r"\+?[0-9 ().-]{5,24}", "Must be a phone number")

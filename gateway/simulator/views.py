@@ -14,7 +14,6 @@ from gateway.simulator.recipients import ADDRESS_CHECKS
 from gateway.simulator.state import Account, Batch, Payment, Recipient, Tenant, format_timestamp
 from gateway.simulator.validation import JsonObject, mask_value
 
-BANK_NAMES = ("Harbour Bank", "Meridian Savings", "Unión de Crédito", "First Orchard Bank")
 METHOD_LABELS = {BANK_TRANSFER: "Bank Transfer", CHECK: "Check", MOBILE_WALLET: "Mobile Wallet"}
 
 # Routes of bank transfers, and minimum and fee by route: invented, in the document's format.
@@ -114,13 +113,11 @@ def build_account(account: Account) -> JsonObject:
     if account.type != BANK_TRANSFER:
         own_field, _ = OWN_FIELDS.get(account.type, WALLET_FIELD)
         return common_fields | {own_field: fields[own_field]}
-    number = str(fields.get("accountNum") or fields.get("iban"))
     return common_fields | {
         **{name: fields.get(name) for name in PLAIN_BANK_FIELDS},
         "accountNum": mask_value(fields.get("accountNum") or None),
         "iban": mask_value(fields.get("iban") or None),
-        # Any name will do, as long as one account always shows the same.
-        "bankName": BANK_NAMES[sum(map(ord, number)) % len(BANK_NAMES)],
+        "bankName": "Unión de Crédito",
         "bankRegionCode": fields.get("bankRegion"),
     }
 

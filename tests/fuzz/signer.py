@@ -10,18 +10,15 @@ from yarl import URL
 
 from gateway.auth.signing import Credentials, compute_signature, extract_signed_target
 from gateway.config.sections import CurrentWords
-from gateway.simulator.current_interface import (
-    MAX_AGE_SECONDS,
-    authenticate_request,
-    select_signed_target,
-)
+from gateway.simulator.current_interface import CurrentInterface
+from gateway.simulator.requests import Exchange
 from gateway.simulator.validation import ApiError
 from gateway.upstream.client import TARGET_PATTERN
 from tests.fuzz.choices import Choices
-from tests.simulator import ServiceCredentials, ServiceOptions, Vocabulary
+from tests.simulator import Service, ServiceCredentials, ServiceOptions
 
 CREDENTIALS = Credentials("ACCESS", "secret-\u00fc")
-KEYS = {"ACCESS": ServiceCredentials(CREDENTIALS.access_key, CREDENTIALS.secret_key)}
+KEYS = [ServiceCredentials(CREDENTIALS.access_key, CREDENTIALS.secret_key)]
 STAMP = 1_700_000_000
 ORIGIN = "http://service.example/prefix"
 
@@ -59,20 +56,13 @@ def check(data: bytes) -> None:
 def _is_accepted(
     headers: dict[str, str], method: str, target: str, body: bytes, target_form: str
 ) -> bool:
-    signed_target = select_signed_target(
-        target, ServiceOptions(signed_target="path" if target_form == "path" else "path-and-query")
+    service = Service(
+        credentials=KEYS,
+        options=ServiceOptions(signed_target="path" if target_form == "path" else "path-and-query"),
+        clock=lambda: STAMP,
     )
     try:
-        authenticate_request(
-            KEYS,
-            Vocabulary(),
-            headers,
-            now=STAMP,
-            method=method,
-            target=signed_target,
-            body=body,
-            max_age_seconds=MAX_AGE_SECONDS,
-        )
+        CurrentInterface(service).accept_request(Exchange(method, target, headers, body))
     except ApiError:
         return False
     return True
