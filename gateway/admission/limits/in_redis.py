@@ -277,7 +277,8 @@ async def await_redis_reply(coroutine: Coroutine[Any, Any, Result]) -> Result:
     long before the event loop handles it, and Redis would be declared unavailable.
     """
     task = asyncio.ensure_future(coroutine)
-    task.add_done_callback(_mark_exception_retrieved)
+    # Retrieves a late reply's exception; asyncio would otherwise report it as never retrieved.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
         for _ in range(MAX_POLLS):
             if (await asyncio.wait({task}, timeout=POLL_SECONDS))[0]:
@@ -285,12 +286,6 @@ async def await_redis_reply(coroutine: Coroutine[Any, Any, Result]) -> Result:
         raise TimeoutError
     finally:
         task.cancel()
-
-
-def _mark_exception_retrieved(task: asyncio.Future[Any]) -> None:
-    """Retrieves a late reply's exception; asyncio would otherwise report it as never retrieved."""
-    if not task.cancelled():
-        task.exception()
 
 
 def describe_redis_error(error: BaseException) -> str:

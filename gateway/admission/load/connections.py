@@ -15,9 +15,9 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from enum import Enum
 from heapq import nsmallest
 from operator import itemgetter
+from typing import Literal
 
 import structlog
 
@@ -43,22 +43,9 @@ class ConnectionBounds:
     response_bytes: int
 
 
-class ConnectionPhase(Enum):
-    HANDSHAKE = "TLS handshake"
-    SILENT = "no request yet"
-    HEAD = "the head of a request is incomplete"
-    REQUEST = "a request is received, waits for admission, or its response is sent"
-    WORK = "a request is executed"
-    IDLE = "between requests"
-
-
-# Finding a member of an enumeration runs Python code, several times for each request.
-HEAD, REQUEST, WORK, IDLE = (
-    ConnectionPhase.HEAD,
-    ConnectionPhase.REQUEST,
-    ConnectionPhase.WORK,
-    ConnectionPhase.IDLE,
-)
+ConnectionPhase = Literal["handshake", "silent", "head", "request", "work", "idle"]
+"""During the TLS handshake; without a request yet; while a head is incomplete; while a request is
+received, waits for admission, or its response is sent; while it is executed; between requests."""
 
 
 class TrackedConnection:
@@ -74,7 +61,8 @@ class TrackedConnection:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self.phase, self.since = ConnectionPhase.SILENT, clock()
+        self.phase: ConnectionPhase = "silent"
+        self.since = clock()
 
     @abstractmethod
     def abort(self) -> None:
@@ -85,24 +73,24 @@ class TrackedConnection:
         """Whether the client has stopped reading its response."""
 
     def mark_handshake_complete(self) -> None:
-        self.phase, self.since = ConnectionPhase.SILENT, self._clock()
+        self.phase, self.since = "silent", self._clock()
 
     def mark_header_started(self) -> None:
         """Records the first bytes of a header; further bytes do not extend its timeout."""
-        if self.phase is not HEAD:
+        if self.phase != "head":
             # Without the tenant: a proxy may send requests of several clients on one connection.
-            self.phase, self.since, self.tenant = HEAD, self._clock(), None
+            self.phase, self.since, self.tenant = "head", self._clock(), None
 
     def start_request(self) -> None:
         """Records a complete header, or more of the body, which counts as progress."""
-        if self.phase is not WORK:
-            if self.phase is not REQUEST:
-                self.phase, self.tenant = REQUEST, None
+        if self.phase != "work":
+            if self.phase != "request":
+                self.phase, self.tenant = "request", None
             self.since = self._clock()
 
     def attribute_to_tenant(self, tenant: Hashable) -> None:
         """Attributes the connection to a tenant; until then it counts for its client's address."""
-        if self.phase is REQUEST:
+        if self.phase == "request":
             # A check of a key is no progress.
             self.tenant = tenant
 
@@ -111,16 +99,16 @@ class TrackedConnection:
 
         The protection ends when the response is sent, or waits for the client.
         """
-        self.phase, self.since, self.tenant = WORK, self._clock(), tenant or self.tenant
+        self.phase, self.since, self.tenant = "work", self._clock(), tenant or self.tenant
 
     def mark_response_in_progress(self) -> None:
         """Records that the response is being sent, or that the client read some of it."""
         # A connection that became idle in the meantime must not count as busy again.
-        if self.phase is WORK or self.phase is REQUEST:
-            self.phase, self.since = REQUEST, self._clock()
+        if self.phase in ("work", "request"):
+            self.phase, self.since = "request", self._clock()
 
     def mark_idle(self) -> None:
-        self.phase, self.since = IDLE, self._clock()
+        self.phase, self.since = "idle", self._clock()
 
 
 class ConnectionTracker:
@@ -145,7 +133,7 @@ class ConnectionTracker:
         """Tracks a new connection; at the limit another one is aborted for it, or it is itself."""
         connection.address = address
         if shakes_hands:
-            connection.phase = ConnectionPhase.HANDSHAKE
+            connection.phase = "handshake"
         if len(self.connections) >= self._bounds.max_connections:
             replaced = self._select_connection_to_replace()
             self._abort(replaced or connection, "for_others")
@@ -168,10 +156,10 @@ class ConnectionTracker:
         head_seconds = min(seconds, self._bounds.head_seconds)
         idle_seconds = min(seconds, self._bounds.idle_seconds)
         timeouts = {
-            ConnectionPhase.HANDSHAKE: head_seconds,
-            ConnectionPhase.HEAD: head_seconds,
-            ConnectionPhase.SILENT: idle_seconds,
-            ConnectionPhase.IDLE: idle_seconds,
+            "handshake": head_seconds,
+            "head": head_seconds,
+            "silent": idle_seconds,
+            "idle": idle_seconds,
         }
         for connection in list(self.connections):
             timeout = timeouts.get(connection.phase)
@@ -224,13 +212,13 @@ class ConnectionTracker:
                 return None
             since, connection = self._found_to_replace.pop()
             is_unchanged = connection in self.connections and connection.since == since
-            if is_unchanged and connection.phase is not WORK:
+            if is_unchanged and connection.phase != "work":
                 return connection
 
     def _find_connections_to_replace(self) -> list[tuple[float, TrackedConnection]]:
         """Finds some connections of the largest groups, with their times; the oldest is last."""
         # A running request may move money, so its connection is never replaced.
-        closable = [each for each in self.connections if each.phase is not WORK]
+        closable = [each for each in self.connections if each.phase != "work"]
         # Equal numbers go against unknown clients, which can open connections without a key.
         is_authenticated = sum(each.tenant is not None for each in closable) * 2 > len(closable)
         group = [

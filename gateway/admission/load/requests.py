@@ -6,8 +6,8 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Hashable
 from contextlib import suppress
-from enum import Enum
 from math import ceil
+from typing import Literal
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -17,23 +17,13 @@ from gateway.config.settings import Load as LoadSettings
 from mappings import errors
 from mappings.failures import Halted
 
-
-class WaiterState(Enum):
-    WAITING = "waits"
-    RUNNING = "goes"
-    SHED = "shed"
-    FINISHED = "over"
-
-
-# Finding a member of an enumeration runs Python code, several times for each request.
-WAITING, RUNNING = WaiterState.WAITING, WaiterState.RUNNING
-SHED, FINISHED = WaiterState.SHED, WaiterState.FINISHED
+WaiterState = Literal["waiting", "running", "shed", "finished"]
 
 
 class Waiter(msgspec.Struct, eq=False):
     merchant: str
     sequence_number: int
-    state: WaiterState = WAITING
+    state: WaiterState = "waiting"
     wakeup: asyncio.Future[None] | None = None
     """Ends with the state in which the request waits."""
 
@@ -93,9 +83,9 @@ class FairLimiter:
         self._last_sequence_number += 1
         waiter = Waiter(merchant, self._last_sequence_number)
         if self.try_start(merchant):
-            waiter.state = RUNNING
+            waiter.state = "running"
         elif not self._can_wait(merchant):
-            waiter.state = SHED
+            waiter.state = "shed"
         else:
             # If the queue is full, the merchant with the longest queue gives up a place to this
             # one.
@@ -107,10 +97,10 @@ class FairLimiter:
     def remove(self, waiter: Waiter) -> None:
         """Removes a finished or cancelled request, so that others may start."""
         state = waiter.state
-        waiter.change_state(FINISHED)
-        if state is WAITING:
+        waiter.change_state("finished")
+        if state == "waiting":
             self._remove_from_queue(waiter)
-        elif state is RUNNING:
+        elif state == "running":
             self.end(waiter.merchant)
 
     def _can_run(self, merchant: str) -> bool:
@@ -134,7 +124,7 @@ class FairLimiter:
         longest_queue = max(self._queues.values(), key=len)
         waiter = longest_queue[-1]
         self._remove_from_queue(waiter)
-        waiter.change_state(SHED)
+        waiter.change_state("shed")
 
     def _remove_from_queue(self, waiter: Waiter) -> None:
         queue = self._queues[waiter.merchant]
@@ -156,7 +146,7 @@ class FairLimiter:
             waiter = self._queues[next_merchant][0]
             self._remove_from_queue(waiter)
             self.try_start(next_merchant)
-            waiter.change_state(RUNNING)
+            waiter.change_state("running")
 
 
 SMALL_BODY_BYTES = 64 * 1024
@@ -248,9 +238,9 @@ class LoadShedder:
 
 
 _SHED_REASONS = {
-    SHED: "displaced by merchants with shorter queues",
-    FINISHED: "the client disconnected while the request waited",
-    WAITING: "waited longer than load.queue_seconds",
+    "shed": "displaced by merchants with shorter queues",
+    "finished": "the client disconnected while the request waited",
+    "waiting": "waited longer than load.queue_seconds",
 }
 
 
@@ -304,16 +294,16 @@ class AdmissionSlot(msgspec.Struct, eq=False):
         """Waits for a place among the running requests; raises Overloaded."""
         waiter = self._waiter = self._load.limiter.admit_or_queue(merchant)
         # Shed immediately: neither a place to run nor one to wait is free.
-        if waiter.state is SHED:
+        if waiter.state == "shed":
             raise self._load.count_shed_and_build_error(TOO_MANY_REASON)
-        if waiter.state is WAITING:
+        if waiter.state == "waiting":
             await self._load.wait_for_turn(waiter)
         if self._connection:
             self._connection.mark_request_running(self._tenant)
 
     def cancel_wait(self) -> None:
         """Cancels the wait of a request whose client disconnected; a running request continues."""
-        if self._waiter is not None and self._waiter.state is WAITING:
+        if self._waiter is not None and self._waiter.state == "waiting":
             self._load.limiter.remove(self._waiter)
 
     def release(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission.load.requests import FairLimiter, Waiter, WaiterState
+from gateway.admission.load.requests import FairLimiter, Waiter
 from gateway.config.settings import Load
 
 LIMITS = Load(in_flight=4, in_flight_per_merchant=3, queue=6, queue_per_merchant=4)
@@ -17,12 +17,7 @@ def request_slots(limiter: FairLimiter, merchant: str, times: int = 1) -> list[W
 
 def format_states(waiters: list[Waiter]) -> str:
     """Format states as letters: ``GGW-`` is running, running, waiting, shed."""
-    state_letters = {
-        WaiterState.RUNNING: "G",
-        WaiterState.WAITING: "W",
-        WaiterState.SHED: "-",
-        WaiterState.FINISHED: "o",
-    }
+    state_letters = {"running": "G", "waiting": "W", "shed": "-", "finished": "o"}
     return "".join(state_letters[waiter.state] for waiter in waiters)
 
 
@@ -64,7 +59,7 @@ def test_full_queue_displaces_last_waiter_of_longest_queue() -> None:
         Load(in_flight=1, in_flight_per_merchant=1, queue=4, queue_per_merchant=4)
     )
     waiters = request_slots(limiter, "many", 5)
-    assert limiter.admit_or_queue("few").state is WaiterState.WAITING
+    assert limiter.admit_or_queue("few").state == "waiting"
     assert format_states(waiters) == "GWWW-"
 
 
@@ -118,8 +113,8 @@ def test_bounds_hold_and_no_slot_stays_unused_for_any_sequence(
             limiter.remove(waiters[number])
         else:
             waiters.append(limiter.admit_or_queue(merchant))
-        running = [waiter for waiter in waiters if waiter.state is WaiterState.RUNNING]
-        waiting = [waiter for waiter in waiters if waiter.state is WaiterState.WAITING]
+        running = [waiter for waiter in waiters if waiter.state == "running"]
+        waiting = [waiter for waiter in waiters if waiter.state == "waiting"]
         assert (len(running), len(waiting)) == (limiter.running_count, limiter.waiting_count)
         assert len(running) <= LIMITS.in_flight
         assert len(waiting) <= LIMITS.queue
