@@ -178,21 +178,17 @@ def _find_write_endpoint(write: Write) -> Endpoint | None:
 
 # Advice
 
-CREATED_OBJECTS = {
-    "/recipients": ("R", "a recipient that was created at about {since}"),
-    "/recipients/{id}/accounts": ("A", "an account added to recipient {id} at about {since}"),
-    "/batches": ("B", "a batch{of} that was created at about {since}"),
-    "/batches/{id}/payments": ("P", "a payment added to batch {id} at about {since}"),
-}
-"""By the path of a POST: the id prefix of the object that it creates, and what to look for."""
-
-CHANGE_DESCRIPTIONS = {
+EFFECTS = {
+    "POST /recipients": "a recipient that was created at about {since}",
     "PATCH /recipients/{id}": "recipient {id} was changed at about {since}",
     "DELETE /recipients/{id}": "recipient {id} is archived or gone",
     "DELETE /recipients": "the recipients{ids} are archived or gone",
+    "POST /recipients/{id}/accounts": "an account added to recipient {id} at about {since}",
     "PATCH /recipients/{id}/accounts/{account}": "account {account} of recipient {id} was changed "
     "at about {since} (which gives it another id)",
     "DELETE /recipients/{id}/accounts/{account}": "account {account} of recipient {id} is gone",
+    "POST /batches": "a batch{of} that was created at about {since}",
+    "POST /batches/{id}/payments": "a payment added to batch {id} at about {since}",
     "POST /batches/{id}/generate-quote": "batch {id} was quoted at about {since}",
     "POST /batches/{id}/start-processing": "batch {id} is being processed, or was",
     "PATCH /batches/{id}": "the payments of batch {id} were changed at about {since}",
@@ -201,13 +197,18 @@ CHANGE_DESCRIPTIONS = {
     "about {since}",
     "DELETE /batches/{id}/payments/{payment}": "payment {payment} of batch {id} is gone",
 }
+"""What there is, or what is true, if a write happened."""
+
+CREATED_ID_PREFIXES = {"recipients": "R", "accounts": "A", "batches": "B", "payments": "P"}
+"""Of the object that a POST creates, by the end of its path."""
 
 
 def find_created_id_prefix(write: Write) -> str | None:
     """Returns the id prefix of the object that a write creates; None if it creates nothing."""
     endpoint = _find_write_endpoint(write)
-    path = endpoint.path if endpoint and write.method == "POST" else ""
-    return CREATED_OBJECTS[path][0] if path in CREATED_OBJECTS else None
+    if endpoint is None or write.method != "POST":
+        return None
+    return CREATED_ID_PREFIXES.get(endpoint.path.rpartition("/")[2])
 
 
 def format_operator_advice(record: OperationRecord, write: Write) -> str:
@@ -270,15 +271,11 @@ def _describe_write_effect(record: OperationRecord, write: Write) -> str:
         time = f"{write.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
         return f"{write.method} {write.path} was carried out at about {time}"
     match = endpoint.pattern.fullmatch(write.path)
-    if find_created_id_prefix(write):
-        template = CREATED_OBJECTS[endpoint.path][1]
-    else:
-        template = CHANGE_DESCRIPTIONS[f"{write.method} {endpoint.path}"]
     request = stored_json.decode_value(record.request) if record.request else {}
     request_body = request.get("body") or {}
     is_batch = record.operation == "create_batch"
     payment_count = len(request_body.get("payments") or ()) if is_batch else 0
-    return template.format(
+    return EFFECTS[f"{write.method} {endpoint.path}"].format(
         since=f"{write.recorded_at:%Y-%m-%d %H:%M:%S} UTC",
         of=f" of {pluralize(payment_count, 'payment')}" if payment_count else "",
         ids=f" {', '.join(request_body['ids'])}" if request_body.get("ids") else "",

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from sqlalchemy import update
 
 from gateway.cli import gateway
-from gateway.operator.in_doubt_writes import CHANGE_DESCRIPTIONS, CREATED_OBJECTS
+from gateway.operator.in_doubt_writes import EFFECTS
 from gateway.payloads import stored_json
 from gateway.simulator.batches import renew_payment_terms
 from gateway.simulator.state import Batch
@@ -168,8 +168,7 @@ async def test_running_write_is_not_listed(tmp_path: Path) -> None:
 
 
 def test_every_write_of_current_interface_has_advice() -> None:
-    described_writes = {f"POST {path}" for path in CREATED_OBJECTS} | CHANGE_DESCRIPTIONS.keys()
-    assert described_writes == {
+    assert EFFECTS.keys() == {
         f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS if endpoint.method != "GET"
     }
 
