@@ -27,7 +27,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 View = Callable[["Pages", web.Request], Awaitable[web.StreamResponse]]
 FormView = Callable[["Pages", web.Request, Mapping[str, str]], Awaitable[web.StreamResponse]]
 
-SECURITY_HEADERS = {
+PAGE_HEADERS = {
+    # Not even in the browser's cache, where pages would remain.
+    "Cache-Control": "no-store",
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
         "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -104,10 +106,8 @@ class Pages:
             now=self.store.clock(),
             **values,
         )
-        # Not even in the browser's cache, where pages would remain.
-        headers = {**SECURITY_HEADERS, "Cache-Control": "no-store"}
         return web.Response(
-            text=text, status=status, content_type="text/html", charset="utf-8", headers=headers
+            text=text, status=status, content_type="text/html", headers=PAGE_HEADERS
         )
 
     def render_message(
@@ -167,9 +167,7 @@ def build_requests_url(**filters: str | int) -> str:
 
 def redirect_see_other(path: str) -> web.Response:
     """Redirects with 303, so that a reload does not submit the form again."""
-    return web.Response(
-        status=303, headers={**SECURITY_HEADERS, "Location": path, "Cache-Control": "no-store"}
-    )
+    return web.Response(status=303, headers={**PAGE_HEADERS, "Location": path})
 
 
 # Formats
