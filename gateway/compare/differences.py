@@ -147,11 +147,8 @@ class Differ:
             values = [side.headers.get(name, ABSENT) for side in (control, candidate)]
             if values[0] == values[1]:
                 continue
-            location, note, kind = (
-                _build_flat_location(paths.build_header_path(name)),
-                "",
-                "present",
-            )
+            location = _build_flat_location(paths.build_header_path(name))
+            note, kind = "", "present"
             if values[0] is ABSENT:
                 note, kind = "extra", "added"
             elif values[1] is ABSENT:

@@ -167,16 +167,14 @@ def _build_operation_entries(findings: Findings) -> list[dict[str, Any]]:
     entries = findings.entry_by_operation
     return [
         {
-            **entries[operation],
-            "equal": entries[operation]["compared"] - entries[operation]["different"],
+            **entry,
+            "equal": entry["compared"] - entry["different"],
             "statuses": {
-                f"{control_status}/{candidate_status}": count
-                for (control_status, candidate_status), count in sorted(
-                    entries[operation]["statuses"].items()
-                )
+                f"{control}/{candidate}": count
+                for (control, candidate), count in sorted(entry["statuses"].items())
             },
         }
-        for operation in sorted(entries, key=build_sort_key)
+        for entry in map(entries.__getitem__, sorted(entries, key=build_sort_key))
     ]
 
 

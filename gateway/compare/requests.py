@@ -58,14 +58,11 @@ class RequestedOperation:
         return f"{self.method} {self.path}"
 
 
-def identify_operation(method: str, target: str) -> RequestedOperation:
-    """Finds the operation of a method and a target that begins with ``/v1``."""
-    return _match_operation(method, target.partition("?")[0])
-
-
 # Bounded, because recorded traffic has another path for each object.
 @lru_cache(maxsize=4096)
-def _match_operation(method: str, path: str) -> RequestedOperation:
+def identify_operation(method: str, target: str) -> RequestedOperation:
+    """Finds the operation of a method and a target that begins with ``/v1``."""
+    path = target.partition("?")[0]
     for pattern, operation_method, name, display_path in _PATH_PATTERNS:
         if operation_method == method and pattern.fullmatch(path):
             return RequestedOperation(name, method, display_path)

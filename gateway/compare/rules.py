@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Context, Decimal
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
@@ -230,10 +231,7 @@ class Rules:
 
     def is_compared_header(self, name: str) -> bool:
         """Whether a header (lower-case name) is compared."""
-        return any(
-            name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
-            for pattern in self.headers
-        )
+        return any(fnmatchcase(name, pattern) for pattern in self.headers)
 
     def combine(self, later: Rules) -> Rules:
         """Appends other rules, whose list of headers, if any, replaces this one."""
