@@ -17,8 +17,6 @@ import structlog
 
 from mappings.failures import CircuitOpen
 
-BreakerState = Literal["closed", "open", "half_open"]
-
 log = structlog.get_logger()
 
 
@@ -52,7 +50,7 @@ class CircuitBreaker:
         self._is_probing = False
 
     @property
-    def state(self) -> BreakerState:
+    def state(self) -> Literal["closed", "open", "half_open"]:
         if self.is_closed:
             return "closed"
         return "half_open" if self._is_probing else "open"

@@ -191,7 +191,7 @@ class UpstreamClient:
             fence,
             has_query,
             # Without a query both forms are the same.
-            self.signed_target.select_form(environment) if has_query else "path",
+            (self.signed_target.find_form(environment) if has_query else None) or "path",
             known.skew.correction,
             is_write=write,
             may_repeat=not write,

@@ -288,7 +288,10 @@ class UpstreamConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if self._is_exchanging and not self.is_complete and self._error is None:
-            if exc is None and self._has_headers and self._ends_with_connection:
+            ends_with_connection = (
+                not {b"content-length", b"transfer-encoding"} & self.fields.keys()
+            )
+            if exc is None and self._has_headers and ends_with_connection:
                 self.is_complete = True
             else:
                 self._error = self._describe_loss(exc)
@@ -303,10 +306,6 @@ class UpstreamConnection(asyncio.Protocol):
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._writable = None
-
-    @property
-    def _ends_with_connection(self) -> bool:
-        return not {b"content-length", b"transfer-encoding"} & self.fields.keys()
 
     def _describe_loss(self, exc: Exception | None) -> ResponseLost:
         if self._has_headers:

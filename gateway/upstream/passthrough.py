@@ -14,7 +14,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
@@ -404,22 +404,13 @@ def _remove_headers(
 ) -> CIMultiDict[str]:
     # ``Connection`` may name any header, which must then not be forwarded (RFC 9110, section
     # 7.6.1).
-    removed_names |= HOP_BY_HOP | _list_connection_headers(headers)
+    named = ",".join(headers.getall("Connection", [])).lower().split(",")
+    removed_names |= HOP_BY_HOP | {name.strip() for name in named}
     return CIMultiDict(
         (name, value)
-        for name, value in _iter_encodable_headers(headers)
-        if (lower := name.lower()) not in removed_names and not lower.startswith(_REMOVED_PREFIXES)
+        for name, value in headers.items()
+        if (lower := name.lower()) not in removed_names
+        and not lower.startswith(_REMOVED_PREFIXES)
+        # A value that is not UTF-8 cannot be sent unchanged.
+        and not any("\ud800" <= letter <= "\udfff" for letter in value)
     )
-
-
-def _list_connection_headers(headers: CIMultiDictProxy[str]) -> frozenset[str]:
-    """Lists the headers that ``Connection`` declares hop-by-hop."""
-    lines: Iterable[str] = headers.getall("Connection", [])
-    return frozenset(name.strip().lower() for line in lines for name in line.split(","))
-
-
-def _iter_encodable_headers(headers: CIMultiDictProxy[str]) -> Iterator[tuple[str, str]]:
-    """Yields the headers whose values are valid UTF-8; others cannot be sent unchanged."""
-    for name, value in headers.items():
-        if not any("\ud800" <= letter <= "\udfff" for letter in value):
-            yield name, value

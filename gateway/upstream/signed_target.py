@@ -26,9 +26,6 @@ class SignedTargetForms:
             return self._capabilities.get(environment, CAPABILITY_NAME)
         return self._setting
 
-    def select_form(self, environment: str) -> SignedTargetForm:
-        return self.find_form(environment) or "path"
-
     def find_other_form(
         self, environment: str, target: str, refused_form: SignedTargetForm
     ) -> SignedTargetForm | None:

@@ -147,15 +147,13 @@ class Origin:
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
                 # It was handed over in the same round of the event loop.
-                self._return_unused(waiter.result())
+                connection = waiter.result()
+                if not self._wake_waiter(connection) and connection is not None:
+                    connection.close()
             elif waiter in self._waiters:
                 self._waiters.remove(waiter)
             raise
         return connection if connection is None or connection.is_usable else None
-
-    def _return_unused(self, connection: UpstreamConnection | None) -> None:
-        if not self._wake_waiter(connection) and connection is not None:
-            connection.close()
 
     def _wake_waiter(self, connection: UpstreamConnection | None) -> bool:
         while self._waiters:
