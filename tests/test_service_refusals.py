@@ -124,21 +124,24 @@ async def test_open_circuit_breaker_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hangs", "mode", "effect"),
-    [(False, FORWARD, "get 500"), (True, COMPARE, "no answers are compared")],
+    ("state", "mode", "reason"),
+    [
+        ("down", FORWARD, "legacy_base_url does not answer; get 500"),
+        ("hangs", COMPARE, "legacy_base_url does not answer; no answers are compared"),
+        ("unread", FORWARD, "this process has read no legacy_base_url; get 500"),
+    ],
 )
 async def test_legacy_service_that_is_down_degrades_readiness(
-    hangs: bool, mode: Mode, effect: str, tmp_path: Path
+    state: str, mode: Mode, reason: str, tmp_path: Path
 ) -> None:
     async def hang(*_: object) -> None:
         await asyncio.sleep(60)
 
     async with open_raw_service() as service, open_raw_service(hang) as hung_service:
-        closed_url = f"http://127.0.0.1:{find_free_port()}"
-        environment = {
-            "base_url": service.url,
-            "legacy_base_url": hung_service.url if hangs else closed_url,
-        }
+        addresses = {"down": f"http://127.0.0.1:{find_free_port()}", "hangs": hung_service.url}
+        environment = {"base_url": service.url}
+        if state in addresses:
+            environment["legacy_base_url"] = addresses[state]
         async with open_gateway(
             tmp_path,
             service.url,
@@ -153,7 +156,7 @@ async def test_legacy_service_that_is_down_degrades_readiness(
             assert list(body["faults"]) == ["legacy.sandbox"]
             for page in ("/", "/service"):
                 text = (await load_page(gateway, page))[1]
-                assert f"legacy_base_url does not answer; {effect}" in text.replace(
+                assert reason in text.replace(
                     "the keys that it answers (<code>payout-gateway modes list</code>) ", ""
                 )
 

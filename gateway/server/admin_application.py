@@ -127,13 +127,16 @@ def _create_legacy_checks(parts: GatewayParts) -> dict[str, Check]:
             effect = "no answers are compared"
         else:
             effect = "the keys that it answers (`payout-gateway modes list`) get 500"
+        if name not in addresses:
+            return f"this process has read no legacy_base_url; {effect}; set it and restart"
         if not parts.legacy_breakers[name].is_closed:
             return OPEN_BREAKER.format(service="legacy service", effect=effect)
         if await _find_origin_status(addresses[name], egress[name]):
             return None
         return f"the legacy service is down: legacy_base_url does not answer; {effect}"
 
-    return {f"legacy.{name}": partial(find_legacy_problem, name) for name in addresses}
+    names = settings.environments.map_configured_environments_by_name()
+    return {f"legacy.{name}": partial(find_legacy_problem, name) for name in names}
 
 
 async def _find_origin_status(origin: str, egress: Egress) -> int | None:
