@@ -15,7 +15,7 @@ from datetime import datetime
 from decimal import Context, Decimal
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -52,10 +52,15 @@ BUILT_IN = "built in"
 
 
 class Rule(BaseModel):
-    """The fields of all rules. ``origin`` is the file that the rule comes from."""
+    """A rule. ``origin`` is the file that it comes from.
+
+    Of the kinds that have no other fields, ``ignore`` ignores the path and everything below it,
+    ``added`` allows candidate to have the path if control does not, and ``present`` requires the
+    same type on both sides and ignores the value.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    kind: ClassVar[str]
+    kind: str = Field("", exclude=True)
     path: Annotated[NonEmptyText, AfterValidator(_check_has_no_index)]
     reason: NonEmptyText
     operation: str = ""
@@ -79,28 +84,10 @@ class Rule(BaseModel):
         return bool(paths.compile_path_pattern(self.path).fullmatch(normal_path))
 
 
-class IgnoreRule(Rule):
-    """Ignores the path and everything below it."""
-
-    kind = "ignore"
-
-
-class AddedRule(Rule):
-    """Allows candidate to have the path if control does not."""
-
-    kind = "added"
-
-
-class PresentRule(Rule):
-    """Requires the same type on both sides; ignores the value."""
-
-    kind = "present"
-
-
 class TimeRule(Rule):
     """Allows times of the same format to differ by ``seconds``."""
 
-    kind = "time"
+    kind: str = Field("time", exclude=True)
     seconds: Annotated[Decimal, Field(ge=0)]
     with_writes_only: bool = False
 
@@ -122,7 +109,7 @@ class TimeRule(Rule):
 class NumberRule(Rule):
     """Allows numbers, or texts that are numbers, to differ by ``tolerance``."""
 
-    kind = "number"
+    kind: str = Field("number", exclude=True)
     tolerance: Annotated[Decimal, Field(ge=0)]
 
     @property
@@ -142,7 +129,7 @@ class NumberRule(Rule):
 class UnorderedRule(Rule):
     """Allows list items in any order. ``key`` names the field that identifies an item."""
 
-    kind = "unordered"
+    kind: str = Field("unordered", exclude=True)
     key: str = ""
 
     @property
@@ -153,7 +140,7 @@ class UnorderedRule(Rule):
 class IdRule(Rule):
     """Marks a text as an id: each side may have its own, and must use it consistently."""
 
-    kind = "id"
+    kind: str = Field("id", exclude=True)
     any_shape: bool = True
 
 
@@ -162,9 +149,9 @@ class _RulesDocument(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     headers: list[NonEmptyText] = []
-    ignore: list[IgnoreRule] = []
-    added: list[AddedRule] = []
-    present: list[PresentRule] = []
+    ignore: list[Rule] = []
+    added: list[Rule] = []
+    present: list[Rule] = []
     time: list[TimeRule] = []
     number: list[NumberRule] = []
     unordered: list[UnorderedRule] = []
@@ -181,12 +168,16 @@ _MINUTE = Decimal(60)
 
 BUILT_IN_RULES: tuple[Rule, ...] = (
     *(
-        IgnoreRule(path=path, operation="read_recipient_logs", reason=_OWN_LOG)
+        Rule(kind="ignore", path=path, operation="read_recipient_logs", reason=_OWN_LOG)
         for path in ("activities", "meta.records", "meta.pages")
     ),
-    AddedRule(path="@header.ratelimit-*", reason="not in the legacy document; the gateway adds it"),
+    Rule(
+        kind="added",
+        path="@header.ratelimit-*",
+        reason="not in the legacy document; the gateway adds it",
+    ),
     *(
-        PresentRule(path=f"@header.{name}", reason=_EARLIER_REQUESTS)
+        Rule(kind="present", path=f"@header.{name}", reason=_EARLIER_REQUESTS)
         for name in ("ratelimit-remaining", "ratelimit-reset", "retry-after")
     ),
     *(
@@ -264,7 +255,7 @@ def build_rules(document: Mapping[str, Any], name: str) -> Rules:
     except ValidationError as error:
         raise InputError(f"{name}: {describe_mistakes(error, _RulesDocument)}") from None
     rules = [
-        rule.model_copy(update={"origin": name})
+        rule.model_copy(update={"kind": kind, "origin": name})
         for kind, rules in model
         if kind != "headers"
         for rule in rules

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -93,7 +94,9 @@ class Run:
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     seconds: float = 0.0
     stop_reason: str = ""
-    _captured_by_source: dict[str, _CapturedValues] = field(default_factory=dict)
+    _captured_by_source: dict[str, _CapturedValues] = field(
+        default_factory=lambda: defaultdict(_CapturedValues)
+    )
     _accepted_sides: set[str] = field(default_factory=set)
 
     async def execute(self) -> None:
@@ -135,7 +138,7 @@ class Run:
     # Requests
 
     async def _send_step(self, step: Step) -> _Answers | _NotCompared:
-        captured = self._find_or_create_captured_values(step)
+        captured = self._captured_by_source[step.source]
         if missing := sorted(step.placeholder_names & captured.missing.keys()):
             return captured.missing[missing[0]]
         if not step.is_read and not self.allow_writes:
@@ -214,7 +217,7 @@ class Run:
         self.findings.rule_uses.update(differ.rule_uses)
 
     def _record_not_compared(self, step: Step, not_compared: _NotCompared) -> None:
-        captured = self._find_or_create_captured_values(step)
+        captured = self._captured_by_source[step.source]
         entry = {
             "input": step.source,
             "step": step.number,
@@ -242,7 +245,7 @@ class Run:
                 captured.missing.setdefault(name, missing)
 
     def _capture_values(self, step: Step, answers: _Answers) -> None:
-        captured = self._find_or_create_captured_values(step)
+        captured = self._captured_by_source[step.source]
         sides = (
             ("control", answers.control, captured.control),
             ("candidate", answers.candidate, captured.candidate),
@@ -275,9 +278,6 @@ class Run:
             # A 5xx, or a path that needs no key, does not show whether the key was accepted.
             if step.operation.name in KEYED_OPERATIONS and answer.status < 500:
                 self._accepted_sides.add(side.name)
-
-    def _find_or_create_captured_values(self, step: Step) -> _CapturedValues:
-        return self._captured_by_source.setdefault(step.source, _CapturedValues())
 
     def _format_request(self, step: Step) -> str:
         """Returns the redacted request line, with placeholders as in the input."""
