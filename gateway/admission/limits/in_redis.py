@@ -24,11 +24,11 @@ import asyncio
 import hashlib
 import hmac
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeVar
+from typing import Literal, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
 import structlog
@@ -65,6 +65,13 @@ LOGIN_REFUSED_MESSAGE = f"Redis refuses the password; {DIVIDED_LIMIT} until it i
 _log = structlog.get_logger(__name__)
 
 
+AdmissionQuestion = tuple[str, int]
+"""Asks whether one more request of a key is admitted: its key in Redis, and the limit."""
+
+AdmissionReply = tuple[bool, int, int]
+"""Whether the request is admitted, the remaining requests, and the seconds until more remain."""
+
+
 @dataclass(slots=True, frozen=True)
 class _PendingQuestion:
     question: AdmissionQuestion
@@ -80,8 +87,7 @@ class RedisRateLimiter:
     """A rate limiter in Redis, used with ``async with``.
 
     ``process_count`` is the number of processes that share the limit, on all hosts.
-    ``outage_count`` and ``local_decision_count`` count outages of Redis and the requests decided
-    without it.
+    ``local_decision_count`` counts the requests decided without Redis.
     """
 
     def __init__(self, url: str, naming_key: bytes, process_count: int) -> None:
@@ -89,7 +95,7 @@ class RedisRateLimiter:
         self._naming_key = naming_key
         self._process_count = process_count
         # The probe is counted like a request: a full Redis, or a replica, still answers reads.
-        self._probe = AdmissionQuestion(self.build_redis_key("trial"), PROBE_LIMIT)
+        self._probe = self.build_redis_key("trial"), PROBE_LIMIT
         self._local_limiter = InProcessRateLimiter()
         self._connection: Redis | None = None
         """Only the worker task uses it. After a failure it is not used again."""
@@ -98,7 +104,6 @@ class RedisRateLimiter:
         self._outage_started_at: float | None = None
         self._is_password_refused = False
         self._local_decisions_before_outage = 0
-        self.outage_count = 0
         self.local_decision_count = 0
 
     async def __aenter__(self) -> Self:
@@ -113,7 +118,7 @@ class RedisRateLimiter:
         await self._disconnect()
 
     async def admit(self, key: str, limit: int) -> Admission:
-        question = AdmissionQuestion(self.build_redis_key(key), limit)
+        question = self.build_redis_key(key), limit
         if (reply := await self._ask_redis_for_admission(question)) is None:
             return await self._admit_locally(key, limit)
         is_admitted, remaining, seconds = reply
@@ -123,10 +128,8 @@ class RedisRateLimiter:
         counts: list[int] = []
         # In turn with the requests of clients, which do not wait for all keys.
         for start in range(0, len(keys), MAX_QUESTIONS):
-            questions = [
-                AdmissionQuestion(self.build_redis_key(key), COUNT_ONLY)
-                for key in keys[start : start + MAX_QUESTIONS]
-            ]
+            names = map(self.build_redis_key, keys[start : start + MAX_QUESTIONS])
+            questions = [(name, COUNT_ONLY) for name in names]
             for reply in await asyncio.gather(*map(self._ask_redis_for_admission, questions)):
                 if reply is None:
                     return None
@@ -173,7 +176,7 @@ class RedisRateLimiter:
         failure: Exception | None = None
         try:
             questions = [pending.question for pending in batch]
-            replies = await await_redis_reply(_evaluate_questions(redis, questions))
+            replies = await _evaluate_questions(redis, questions)
         except Exception as error:  # noqa: BLE001 - if this task ended, all requests would wait forever
             failure = error
         finally:
@@ -208,7 +211,6 @@ class RedisRateLimiter:
             return
         self._outage_started_at = time.monotonic()
         self._local_decisions_before_outage = self.local_decision_count
-        self.outage_count += 1
         _log.error(
             "redis_unavailable",
             reason=describe_redis_error(error),
@@ -242,41 +244,17 @@ _SCRIPT_DIGEST = hashlib.sha1(ADMIT_SCRIPT.encode(), usedforsecurity=False).hexd
 REDIS_ERRORS = (RedisError, OSError, TimeoutError)
 """Errors that mean that Redis is unavailable."""
 
-Result = TypeVar("Result")
-
-
-class AdmissionQuestion(NamedTuple):
-    """Asks whether one more request of a key is admitted."""
-
-    redis_key: str
-    limit: int
-
-
-AdmissionReply = tuple[bool, int, int]
-"""Whether the request is admitted, the remaining requests, and the seconds until more remain."""
-
 
 async def _evaluate_questions(
     redis: Redis, questions: Sequence[AdmissionQuestion]
 ) -> list[AdmissionReply]:
-    """Returns a reply for each question; raises one of ``REDIS_ERRORS``."""
-    keys, limits = zip(*questions, strict=True)
-    arguments = (_SCRIPT_DIGEST, len(keys), *keys, *limits)
-    try:
-        replies = await redis.evalsha(*arguments)
-    except NoScriptError:  # after a restart or a failover
-        await redis.script_load(ADMIT_SCRIPT)
-        replies = await redis.evalsha(*arguments)
-    return [(bool(is_admitted), remaining, seconds) for is_admitted, remaining, seconds in replies]
+    """Returns a reply for each question; raises one of ``REDIS_ERRORS``.
 
-
-async def await_redis_reply(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Returns the coroutine's result; raises TimeoutError after ``MAX_POLLS`` polls.
-
-    One wait for the whole time would be wrong: if this process is busy, the reply may have arrived
-    long before the event loop handles it, and Redis would be declared unavailable.
+    TimeoutError is raised after ``MAX_POLLS`` polls. One wait for the whole time would be wrong: if
+    this process is busy, the reply may have arrived long before the event loop handles it, and Redis
+    would be declared unavailable.
     """
-    task = asyncio.ensure_future(coroutine)
+    task = asyncio.create_task(_run_admission_script(redis, questions))
     # Retrieves a late reply's exception; asyncio would otherwise report it as never retrieved.
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
@@ -286,6 +264,19 @@ async def await_redis_reply(coroutine: Coroutine[Any, Any, Result]) -> Result:
         raise TimeoutError
     finally:
         task.cancel()
+
+
+async def _run_admission_script(
+    redis: Redis, questions: Sequence[AdmissionQuestion]
+) -> list[AdmissionReply]:
+    keys, limits = zip(*questions, strict=True)
+    arguments = (_SCRIPT_DIGEST, len(keys), *keys, *limits)
+    try:
+        replies = await redis.evalsha(*arguments)
+    except NoScriptError:  # after a restart or a failover
+        await redis.script_load(ADMIT_SCRIPT)
+        replies = await redis.evalsha(*arguments)
+    return [(bool(is_admitted), remaining, seconds) for is_admitted, remaining, seconds in replies]
 
 
 def describe_redis_error(error: BaseException) -> str:
@@ -337,7 +328,7 @@ async def _connect_to_redis(url: str, probe: AdmissionQuestion) -> Redis:
     try:
         async with asyncio.timeout(2 * CONNECT_SECONDS):
             await redis.script_load(ADMIT_SCRIPT)
-        await await_redis_reply(_evaluate_questions(redis, [probe]))
+        await _evaluate_questions(redis, [probe])
     except BaseException:
         await redis.aclose()
         raise
