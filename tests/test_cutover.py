@@ -8,11 +8,13 @@ import time
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from yarl import URL
 
+from gateway.operator import legacy_reads
 from gateway.operator.legacy_reads import HOUR_SECONDS, LegacyReader, ReadBudget
 from tests.legacy_and_current import API_KEY, KEY_NAME, GatewayBetween, open_gateway_between
 from tests.operator_commands import wait_until_async
@@ -542,13 +544,15 @@ async def test_import_waits_for_retry_after(tmp_path: Path) -> None:
         assert report["requests"] == 4
 
 
-async def test_budget_limits_requests_per_hour() -> None:
+async def test_budget_limits_requests_per_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
 
     async def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    budget = ReadBudget(20, now=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr(legacy_reads, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(legacy_reads, "asyncio", SimpleNamespace(sleep=sleep))
+    budget = ReadBudget(20)
     sent_times = []
     for _ in range(70):
         await budget.wait_for_request()
@@ -657,8 +661,8 @@ async def test_list_that_shrinks_while_read_is_read_again() -> None:
             page_info = {"page": number, "pages": -(-len(rows) // 2), "records": len(rows)}
             return {"recipients": rows[2 * number - 2 : 2 * number], "meta": page_info}
 
-    legacy_reads = ShrinkingList(cast("Any", None), "live", API_KEY, ReadBudget(1000))
-    read_ids = [row["id"] async for row in legacy_reads.iter_rows("/recipients", "recipients")]
+    reader = ShrinkingList(cast("Any", None), "live", API_KEY, ReadBudget(1000))
+    read_ids = [row["id"] async for row in reader.iter_rows("/recipients", "recipients")]
     assert sorted(read_ids) == [f"R-{number:016}" for number in range(5)]
     assert requested_pages == [1, 2, 1, 2]
 
@@ -671,10 +675,8 @@ async def test_list_without_meta_is_read_until_nothing_is_new() -> None:
             requested_paths.append(path)
             return {"recipients": [{"id": "R-1"}], "meta": "none"}
 
-    legacy_reads = UnpagedList(cast("Any", None), "live", API_KEY, ReadBudget(1000))
-    assert [row["id"] async for row in legacy_reads.iter_rows("/recipients", "recipients")] == [
-        "R-1"
-    ]
+    reader = UnpagedList(cast("Any", None), "live", API_KEY, ReadBudget(1000))
+    assert [row["id"] async for row in reader.iter_rows("/recipients", "recipients")] == ["R-1"]
     assert len(requested_paths) == 2
 
 

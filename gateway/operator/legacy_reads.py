@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from urllib.parse import urlencode
 
 from multidict import CIMultiDict
@@ -39,26 +39,18 @@ class ReadBudget:
     A token bucket: a run that follows another at once needs to know nothing of it.
     """
 
-    def __init__(
-        self,
-        per_hour: int,
-        *,
-        now: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, per_hour: int) -> None:
         self._interval = HOUR_SECONDS / (0.9 * per_hour)
         self._burst_seconds = per_hour / 10 * self._interval
         self._due_at = 0.0
         """When the next request keeps the pace."""
-        self._now = now
-        self._sleep = sleep
 
     async def wait_for_request(self) -> None:
         """Waits until one more request is within the budget."""
-        now = self._now()
+        now = time.monotonic()
         self._due_at = max(self._due_at, now - self._burst_seconds) + self._interval
         if self._due_at > now:
-            await self._sleep(self._due_at - now)
+            await asyncio.sleep(self._due_at - now)
 
 
 class LegacyReader:
