@@ -213,10 +213,6 @@ def _parse_payout(
     return parser
 
 
-def list_recipients(request: LegacyRequest) -> JsonObject:
-    return request.build_page("recipients", lists.build_matching_recipients(request), dict)
-
-
 def list_payments_of_recipient(request: LegacyRequest) -> JsonObject:
     newest = request.tenant.list_newest_payments(request.require_path_recipient())
     matches = lists.filter_payments(request, newest)
@@ -227,10 +223,6 @@ def list_payments(request: LegacyRequest) -> JsonObject:
     """Lists the payments of all batches, newest first, as the lists of batches show them."""
     matches = lists.filter_payments(request, request.tenant.list_newest_payments())
     return request.build_page("payments", matches, request.build_listed_payment)
-
-
-def list_batches(request: LegacyRequest) -> JsonObject:
-    return request.build_page("batches", lists.filter_batches(request), request.build_batch)
 
 
 def generate_quote(request: LegacyRequest) -> JsonObject:
@@ -298,12 +290,12 @@ def list_routes(vocabulary: LegacyVocabulary) -> Routes:
         *operations.EDIT_ROUTES,
         ("POST", "/recipients", create_recipient),
         ("PATCH", "/recipients/:id", update_recipient),
-        ("GET", "/recipients", list_recipients),
+        ("GET", "/recipients", lists.list_recipients),
         ("GET", "/recipients/:id/payments", list_payments_of_recipient),
         ("POST", "/recipients/:id/payout-methods", create_payout_methods),
         ("GET", "/recipients/:id/payout-methods", get_payout_methods),
         ("PATCH", "/recipients/:id/payout-methods", update_payout_methods),
-        ("GET", "/batches", list_batches),
+        ("GET", "/batches", lists.list_batches),
         ("POST", "/batches/:id/generate-quote", generate_quote),
         ("GET", "/batches/:id/summary", get_summary),
         ("POST", "/batches/:id/start-processing", start_processing),

@@ -28,7 +28,7 @@ SORT_FIELDS = frozenset(
 PAYMENT_FILTER_NAMES = ("recipient", "country", "targetCurrency")
 
 
-def build_matching_recipients(request: AcceptedRequest) -> list[JsonObject]:
+def list_recipients(request: AcceptedRequest) -> JsonObject:
     """Lists matching recipients; ignores empty and unknown parameters. Ties are sorted by id."""
     query, order = request.query, request.query.get("orderBy", "")
     rows = [
@@ -40,10 +40,12 @@ def build_matching_recipients(request: AcceptedRequest) -> list[JsonObject]:
     sort_field = order if order in SORT_FIELDS else "createdAt"
     # Two stable sorts, so that `reverse` does not reverse the order of ties.
     rows.sort(key=lambda row: str(row["id"]))
-    if sort_field == "id":
-        return rows if query.get("sortBy") == "asc" else rows[::-1]
-    rows.sort(key=lambda row: _read_text(row, sort_field), reverse=query.get("sortBy") != "asc")
-    return rows
+    is_descending = query.get("sortBy") != "asc"
+    if sort_field != "id":
+        rows.sort(key=lambda row: _read_text(row, sort_field), reverse=is_descending)
+    elif is_descending:
+        rows.reverse()
+    return request.build_page("recipients", rows, dict)
 
 
 def _read_text(recipient: JsonObject, name: str) -> str:
@@ -97,7 +99,7 @@ def _parse_date(value: str) -> datetime | None:
     return parsed_date.replace(tzinfo=UTC) if parsed_date.tzinfo is None else parsed_date
 
 
-def filter_batches(request: AcceptedRequest) -> list[Batch]:
+def list_batches(request: AcceptedRequest) -> JsonObject:
     """Lists matching batches, newest first; `search` matches any part of the id.
 
     Recipient, country and target currency match if one payment of the batch matches them all.
@@ -111,7 +113,7 @@ def filter_batches(request: AcceptedRequest) -> list[Batch]:
     # Two stable sorts, so that `reverse` does not reverse the order of ties.
     matches.sort(key=lambda batch: request.build_client_id(batch.id))
     matches.sort(key=lambda batch: batch.created_at, reverse=True)
-    return matches
+    return request.build_page("batches", matches, request.build_batch)
 
 
 def _matches_batch(request: AcceptedRequest, batch: Batch) -> bool:
