@@ -95,7 +95,8 @@ class ApiKeyStore:
         self._lookups: SingleFlight[ApiKey | None] = SingleFlight()
         self._listeners: list[Callable[[Sequence[AnyRow] | None], None]] = []
         self._refresh_hooks: list[Callable[[], Awaitable[None]]] = []
-        self._change_count = -1
+        self.change_count = -1
+        """The change count up to which listeners have been called."""
         self._confirmed_at = clock()
 
     def __repr__(self) -> str:
@@ -112,11 +113,6 @@ class ApiKeyStore:
     def is_fresh(self) -> bool:
         """Whether cached keys may be used: the database was readable within the grace period."""
         return self._clock() - self._confirmed_at <= GRACE_SECONDS
-
-    @property
-    def change_count(self) -> int:
-        """The change count up to which listeners have been called."""
-        return self._change_count
 
     def add_key_change_listener(self, listener: Callable[[Sequence[AnyRow] | None], None]) -> None:
         """Calls the listener with the rows of every change; with None if any key may have changed."""
@@ -153,7 +149,7 @@ class ApiKeyStore:
 
     async def reload_if_changed(self, counts: ChangeCounts) -> None:
         """Listens to the change poller; raises StoreUnavailable."""
-        if counts.get(CHANGES, 0) == self._change_count:
+        if counts.get(CHANGES, 0) == self.change_count:
             self._confirmed_at = self._clock()
         else:
             await self.refresh()
@@ -162,7 +158,7 @@ class ApiKeyStore:
         """Loads the keys that changed since the last call; raises StoreUnavailable."""
         # Taken before the query, so that the next poll sees a change during it.
         start_time = self._clock()
-        known_count = self._change_count
+        known_count = self.change_count
 
         async def load(tx: Transaction) -> tuple[int, Sequence[AnyRow]]:
             count = await fetch_key_change_count(tx)
@@ -173,20 +169,20 @@ class ApiKeyStore:
 
         count, changed_rows = await self._store.read(load)
         has_changes = count > known_count >= 0
-        if count < self._change_count:  # the database was replaced or restored from a backup
+        if count < self.change_count:  # the database was replaced or restored from a backup
             self._known.clear()
         # Awaited before the keys change: modes refer to keys by name, and a renamed key must not
         # lose its mode in between.
         for hook in self._refresh_hooks if has_changes else ():
             await hook()
-        if count != self._change_count:
+        if count != self.change_count:
             # The cached unknown keys may include a new one.
             self._unknown.clear()
             for listener in self._listeners:
                 listener(changed_rows if has_changes else None)
         # Set last, after the listeners: if any of this fails, the next poll repeats all of it.
         self._update_cached_keys({row.id: row for row in changed_rows})
-        self._change_count = count
+        self.change_count = count
         self._confirmed_at = start_time
 
     def _update_cached_keys(self, rows_by_id: dict[str, AnyRow]) -> None:
@@ -206,7 +202,7 @@ class ApiKeyStore:
         key = self._build_key(row) if row else None
         for hook in self._refresh_hooks if key else ():
             await hook()
-        if count < self._change_count:
+        if count < self.change_count:
             # A poll has seen a newer change than this query: a cached result would be stale.
             return key
         if key:

@@ -282,10 +282,10 @@ async def test_answer_older_than_last_poll_is_not_cached(
         find_task = asyncio.create_task(keyring.find_active_key(API_KEY))
         await is_reading.wait()
         # The result of a poll is set directly.
-        keyring._change_count += 1
+        keyring.change_count += 1
         may_continue.set()
         await find_task
-        keyring._change_count -= 1
+        keyring.change_count -= 1
         await revoke_only_key(second_store)
         assert await keyring.find_active_key(API_KEY) is None
 
@@ -293,7 +293,7 @@ async def test_answer_older_than_last_poll_is_not_cached(
 async def test_restored_database_is_read_again(store: Store, second_store: Store) -> None:
     async with ApiKeyStore(store) as keyring:
         await keyring.find_active_key(API_KEY)
-        keyring._change_count += 5
+        keyring.change_count += 5
         (listed_key,) = await load_listed_keys(second_store)
         await revoke_key(second_store, listed_key.id)
         await keyring.refresh()

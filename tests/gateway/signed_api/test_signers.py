@@ -228,7 +228,7 @@ async def test_unchanged_signer_is_not_queried_again(
 async def test_answer_older_than_last_poll_is_not_cached(
     store: Store, signers: SignerStore, keyring: ApiKeyStore, queries: list[Any]
 ) -> None:
-    keyring._change_count += 1
+    keyring.change_count += 1
     for number in (1, 2):
         assert await signers.find_signers("access-acme")
         assert len(queries) == number
@@ -238,7 +238,7 @@ async def test_restored_database_clears_cached_signers(
     signers: SignerStore, keyring: ApiKeyStore, queries: list[Any]
 ) -> None:
     await signers.find_signers("access-acme")
-    keyring._change_count += 5
+    keyring.change_count += 5
     await keyring.refresh()
     queries.clear()
     assert await signers.find_signers("access-acme")
