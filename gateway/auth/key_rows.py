@@ -58,10 +58,6 @@ class ListedKey:
         return Tenant(self.merchant, self.environment)
 
 
-class AccessKeyTaken(Exception):
-    """Another tenant of the environment has this access key."""
-
-
 async def load_listed_keys(store: Store) -> list[ListedKey]:
     """Loads all keys, also revoked ones, ordered by merchant, environment and name."""
     columns = [column for column in api_keys.c if column.name in ListedKey.__dataclass_fields__]
@@ -172,7 +168,10 @@ def decrypt_credentials(row: AnyRow, tenant: Tenant, encryption: EncryptionKeys)
 
 
 async def replace_credentials(store: Store, tenant: Tenant, credentials: Credentials) -> None:
-    """Replaces a tenant's credentials, and deletes the old secret; raises AccessKeyTaken."""
+    """Replaces a tenant's credentials, and deletes the old secret.
+
+    Raises OperatorError if another tenant of the environment has this access key.
+    """
     # The context binds the ciphertext to its tenant: moved to another row it cannot be decrypted.
     context = build_secret_encryption_context(tenant)
     secret = store.encryption.encrypt(credentials.secret_key, context)
@@ -189,7 +188,8 @@ async def replace_credentials(store: Store, tenant: Tenant, credentials: Credent
         await store.write(replace)
     # The row exists, so only the uniqueness of the access key can be violated.
     except UniqueViolation:
-        raise AccessKeyTaken from None
+        message = "this access key already belongs to another merchant; nothing was replaced"
+        raise OperatorError(message) from None
 
 
 # Queries of ApiKeyStore

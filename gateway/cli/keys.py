@@ -13,7 +13,6 @@ import click
 from gateway.auth.key_import import ImportResult, import_keys
 from gateway.auth.key_lines import ImportRefused, NumberedLine, parse_credentials, parse_key_lines
 from gateway.auth.key_rows import (
-    AccessKeyTaken,
     ListedKey,
     find_single_key,
     load_credentials,
@@ -177,12 +176,7 @@ def replace_tenant_credentials(*, name_or_prefix: str, no_verify: bool, settings
         shown = f"{new.access_key_prefix}…"
         return f"Replaced the credentials of {key.tenant}; the new access key is {shown}"
 
-    try:
-        click.echo(output.run_with_store(settings, verify_and_replace_credentials))
-    except AccessKeyTaken:
-        raise CommandError(
-            "this access key already belongs to another merchant; nothing was replaced"
-        ) from None
+    click.echo(output.run_with_store(settings, verify_and_replace_credentials))
 
 
 def _read_new_credentials() -> Credentials:
