@@ -350,7 +350,6 @@ def _build_key_readiness_json(readiness: KeyReadiness) -> dict[str, Any]:
         "ready": readiness.is_ready,
         "compared": readiness.answer_count,
         "unexplained": readiness.open_difference_count,
-        # The names of some JSON keys are older than those in the code; scripts read them.
         "never_seen": readiness.never_seen,
         "used_and_never_compared": readiness.missing_reads,
         "mostly_not_comparable": readiness.mostly_incomparable_reads,

@@ -70,7 +70,6 @@ def _print_findings(findings: Sequence[Finding], *, is_complete: bool) -> None:
 
 
 def _build_finding_json(finding: Finding) -> dict[str, str]:
-    # These keys are older than the names in the code; scripts read them.
     return {
         "environment": finding.environment,
         "looked_at": finding.check_name,

@@ -166,7 +166,6 @@ def _build_explanation_json(explanation: Explanation) -> dict[str, Any]:
         "exactness": operation.exactness,
         "because": operation.exactness_reason,
         "calls": calls,
-        # The names of some JSON keys are older than those in the code; scripts read them.
         "not_sent": [{"field": name, "why": reason} for name, reason in explanation.kept],
         "remembered": explanation.remembered,
         "refusal": refusal and {"status": refusal.status, **refusal.build_body()},

@@ -97,7 +97,6 @@ def _change_and_print(
         scopes = [
             {**_build_scope_json(each.scope), "since": format_time(each.since)} for each in frozen
         ]
-        # This key is older than the name in the code; scripts read it.
         report = {"frozen": scopes, "acts": list(map(build_audit_event_json, events))}
         options.print_json(report if changed is None else {"changed": changed, **report})
         return

@@ -75,7 +75,6 @@ def list_switched_keys(*, as_json: bool, settings: Settings) -> None:
     ]
     if as_json:
         begun = status.begun.items()
-        # The names of some JSON keys are older than those in the code; scripts read them.
         report = {
             "modes": rows,
             "begun_at_legacy": [{**tenant._asdict(), "batches": count} for tenant, count in begun],

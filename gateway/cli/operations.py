@@ -40,7 +40,6 @@ def _build_operation_json(operation: Operation) -> dict[str, Any]:
         "exactness": operation.exactness,
         "becomes": list_documented_current_calls(operation),
         "because": operation.exactness_reason,
-        # This key is older than the name in the code; scripts read it.
         "rests_on": operation.assumption or None,
     }
 

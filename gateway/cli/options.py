@@ -48,7 +48,10 @@ class FullHelpGroup(click.Group):
 
 
 def print_json(value: Any) -> None:
-    """Prints a JSON document; decimals and dates become text."""
+    """Prints a JSON document; decimals and dates become text.
+
+    Some keys of documents are older than the names in the code; scripts read them.
+    """
     click.echo(json.dumps(value, indent=2, default=str))
 
 

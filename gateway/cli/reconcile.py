@@ -86,7 +86,6 @@ def _build_result_json(report: ReconciliationReport) -> dict[str, Any]:
         "frozen": report.has_frozen_writes,
         "compared": report.counts,
         "findings": list(map(_build_finding_json, _list_findings(report))),
-        # The names of some JSON keys are older than those in the code; scripts read them.
         "unsettled": [
             {**write.record.tenant._asdict(), "write": write.id, "what_to_do": write.to_do}
             for write in report.in_doubt

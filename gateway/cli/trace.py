@@ -75,7 +75,6 @@ def _build_trace_json(object_trace: ObjectTrace) -> dict[str, Any]:
                 "key": record.key_name,
                 "merchant": record.tenant.merchant,
                 "request_id": record.request_id,
-                # The names of some JSON keys are older than those in the code; scripts read them.
                 "undertaking": record.id,
                 "state": record.state,
                 "why": record.reason,

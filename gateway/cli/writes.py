@@ -77,7 +77,6 @@ def _build_write_json(in_doubt: WriteInDoubt) -> dict[str, Any]:
         "path": write.path,
         "object": in_doubt.object,
         "state": write.state,
-        # The names of some JSON keys are older than those in the code; scripts read them.
         "why": in_doubt.reason,
         "told": write.operator_outcome,
         "what_to_do": in_doubt.to_do,
@@ -197,7 +196,6 @@ def _build_superseded_batch_json(record: SupersededBatch) -> dict[str, Any]:
     return {
         **record.tenant._asdict(),
         "batch": record.batch_id,
-        # The names of JSON keys are older than those in the code; scripts read them.
         "abandoned": record.upstream_id,
         "since": format_time(record.since),
         "deleted": record.is_deleted,

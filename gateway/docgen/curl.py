@@ -112,14 +112,12 @@ def _build_parser(read_data_file: Callable[[str], bytes]) -> argparse.ArgumentPa
     # First among the addresses, as curl prefers it: other words may only look like one.
     parser.add_argument("--url", action="append", default=[])
     parser.add_argument("--url-query", dest="query", type=_encode, action="append", default=[])
-    for names, convert in (
-        (["-d", *DATA_OPTIONS], read_data),
-        (["--data-urlencode"], lambda value: os.fsencode(_encode(value))),
-    ):
-        # --data-raw takes a leading @ literally.
-        for name in names:
-            reader = os.fsencode if name == "--data-raw" else convert
-            parser.add_argument(name, dest="data", type=reader, action="append", default=[])
+    readers: dict[str, Callable[[str], bytes]] = dict.fromkeys(("-d", *DATA_OPTIONS), read_data)
+    # It takes a leading @ literally.
+    readers["--data-raw"] = os.fsencode
+    readers["--data-urlencode"] = lambda value: os.fsencode(_encode(value))
+    for name, reader in readers.items():
+        parser.add_argument(name, dest="data", type=reader, action="append", default=[])
     forms_and_files = ("-F", "--form", "--form-string", "-T", "--upload-file")
     parser.add_argument(*forms_and_files, dest="unsupported_body", action="append")
     for letter in _FLAGS:
