@@ -78,6 +78,8 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
     changes = payout_changes.detect_payout_changes(
         payout, recipient, facts, is_replacement=is_replacement, is_shown_late=is_late
     )
+    if is_late and not is_replacement and changes.methods_to_create:
+        yield from recipient_reads.raise_if_new_account_missing(recipient)
     ids = changes.government_ids
     problems = [*changes.validate(request.options)]
     if ids:

@@ -59,9 +59,8 @@ def is_shown_late(recipient: Mapping[str, JSON]) -> Generator[Step, Any, bool]:
     """
     changes = yield LoadFacts("changed", ids=(recipient["id"],))
     shown_ids = {account.get("recipientAccountId") for account in recipient.get("accounts") or ()}
-    changed_ids = {path.rpartition("/")[2] for path in changes}
-    created_ids = {created_id for created_id, _ in changes.values() if created_id}
-    if not shown_ids.isdisjoint(changed_ids) or created_ids - changed_ids - shown_ids:
+    is_old_account_shown = any(path.rpartition("/")[2] in shown_ids for path in changes)
+    if is_old_account_shown or _is_new_account_missing(recipient, changes):
         return True
     if (change := changes.get(f"/recipients/{recipient['id']}")) is None:
         return False
@@ -73,6 +72,20 @@ def is_shown_late(recipient: Mapping[str, JSON]) -> Generator[Step, Any, bool]:
         return datetime.fromisoformat(str(recipient.get("updatedAt"))) < changed_at
     except (ValueError, TypeError):
         return True
+
+
+def _is_new_account_missing(recipient: Mapping[str, JSON], changes: Mapping[str, Any]) -> bool:
+    """Whether the service does not show an account yet that was added within the last minute."""
+    accounts = recipient.get("accounts") or ()
+    known_ids = {account.get("recipientAccountId") for account in accounts}
+    known_ids |= {path.rpartition("/")[2] for path in changes}
+    return any(id_ and id_ not in known_ids for id_, _ in changes.values())
+
+
+def raise_if_new_account_missing(recipient: Mapping[str, JSON]) -> SubFlow:
+    """Raises Halted if the service does not show a new account yet, which an update may mean."""
+    if _is_new_account_missing(recipient, (yield LoadFacts("changed", ids=(recipient["id"],)))):
+        raise Halted(RECIPIENT_NOT_SHOWN_YET, retry_after=5)
 
 
 def raise_if_invalid(request: Request, problems: Iterable[Problem], *, is_shown_late: bool) -> None:

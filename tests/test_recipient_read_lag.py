@@ -146,6 +146,33 @@ async def test_account_of_a_new_recipient_may_be_shown_late(tmp_path: Path) -> N
         await request_successfully(gateway, "PATCH", path, change)
 
 
+@pytest.mark.parametrize("is_in_recipient", [False, True], ids=["payout", "recipient"])
+@pytest.mark.parametrize("is_replacement", [False, True])
+async def test_a_change_of_an_account_that_is_not_shown_yet_creates_no_other(
+    is_replacement: bool, is_in_recipient: bool, tmp_path: Path
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        path = f"/recipients/{await create_recipient(gateway)}"
+        if is_replacement:
+            bank = {"country": "MX", "accountNum": "012345678901234567"}
+            payout = {"primary": BANK["primary"], "accounts": {"bank": bank}}
+            await request_successfully(gateway, "POST", f"{path}/payout-methods", payout)
+        await show_as_now(gateway, service)
+        await request_successfully(gateway, "POST", f"{path}/payout-methods", BANK)
+        bank = {"country": "US", "accountNum": "9876543210", "routing": "021000021"}
+        change = {"primary": BANK["primary"], "accounts": {"bank": bank}}
+        suffix, body = ("", {"payout": change}) if is_in_recipient else ("/payout-methods", change)
+        response = await gateway.request("PATCH", f"/v1{path}{suffix}", body)
+        assert (response.status, response.headers["Retry-After"]) == (500, "5"), response.text
+        service.faults.clear()
+        await request_successfully(gateway, "PATCH", path + suffix, body)
+        (recipient,) = service.find_or_create_tenant().recipients.values()
+        assert [account.type for account in recipient.accounts] == ["wallet", "bank-transfer"]
+        assert get_primary_account(service)["accountHolderName"] == "Ada"
+        assert get_primary_account(service)["accountNum"] == "9876543210"
+
+
 async def test_fields_of_a_new_recipient_are_not_shown_late(tmp_path: Path) -> None:
     service, name = Service(seed=1), {"firstName": "Ada", "lastName": "King"}
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
