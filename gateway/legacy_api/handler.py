@@ -250,7 +250,7 @@ class LegacyHandler:
         """Finds the refusal of a request over its rate limit, or during a brownout."""
         if not admission.is_admitted:
             context.log_fields["reason"] = metrics.RATE_LIMIT_REASON
-            wait = str(admission.retry_after_seconds)
+            wait = str(admission.reset_seconds)
             answer = ErrorAnswer(429, (errors.RATE_LIMIT_EXCEEDED,), wait)
         elif context.caller and (
             refusal := self._brownouts.find_refusal(context.caller.key, operation.name)

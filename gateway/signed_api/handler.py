@@ -286,9 +286,7 @@ class SignedHandler:
         )
         if not admission.is_admitted:
             reason = metrics.RATE_LIMIT_REASON
-            raise Refusal(
-                errors.RATE_LIMIT_EXCEEDED, reason, retry_after=admission.retry_after_seconds
-            )
+            raise Refusal(errors.RATE_LIMIT_EXCEEDED, reason, retry_after=admission.reset_seconds)
 
     # Passing on
 

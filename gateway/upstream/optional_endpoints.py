@@ -64,8 +64,9 @@ class OptionalEndpoints:
         try:
             return await self.send_call_ignoring_findings(call, environment, send)
         except NoSuchOperation as missing:
+            finding = self._capabilities.get(environment, _build_capability_name_of_endpoint(call))
             # A list that existed before: a shortened one could make a client pay twice.
-            if self._is_read_known_to_exist(call, environment):
+            if call.is_read and finding and finding["present"]:
                 raise Unreachable(_LIST_REFUSED.format(path=call.path)) from missing
             await self._record_endpoint_finding(environment, call, present=False)
             raise
@@ -109,10 +110,6 @@ class OptionalEndpoints:
         finding = self._capabilities.get(environment, name)
         is_missing = self._mode == "auto" and self._clock() < compute_missing_until(finding)
         return name if self._mode == "avoid" or is_missing else None
-
-    def _is_read_known_to_exist(self, call: Call, environment: str) -> bool:
-        finding = self._capabilities.get(environment, _build_capability_name_of_endpoint(call))
-        return call.is_read and bool(finding and finding["present"])
 
     def _can_mean_missing_endpoint(self, refusal: Refused) -> bool:
         # In mode ``use`` the operator has said that the service has the path.

@@ -88,9 +88,6 @@ class ServiceProblems:
         """Returns one line that names nobody; None if the service serves the gateway."""
         if refusals := self.map_refusals_by_environment().get(environment):
             return describe_refusals(refusals, pluralize(len(refusals), "merchant"))
-        return self._describe_failures(environment)
-
-    def _describe_failures(self, environment: str) -> str | None:
         since = time.monotonic() - FAILURE_SECONDS
         for kind, is_write in (("reads", False), ("writes", True)):
             count, last_at = self.failures.get((environment, is_write), (0, 0.0))

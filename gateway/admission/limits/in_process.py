@@ -19,16 +19,14 @@ RETAINED_SECONDS = WINDOW_SECONDS + 1
 class Admission(msgspec.Struct, frozen=True):
     """The decision for a request, and the values of its rate limit headers.
 
-    ``reset_seconds`` is the time until ``remaining`` grows again; 0 if nothing is counted.
-    ``retry_after_seconds`` is None for an admitted request. A client that waits exactly that long
-    is admitted, provided that it is the only one that uses the key.
+    ``reset_seconds`` is the time until ``remaining`` grows again; 0 if nothing is counted. A client
+    that waits exactly that long is admitted, provided that it is the only one that uses the key.
     """
 
     is_admitted: bool
     limit: int
     remaining: int
     reset_seconds: int
-    retry_after_seconds: int | None
 
 
 MAX_ADDRESSES = 65_536
@@ -131,7 +129,7 @@ class InProcessRateLimiter:
             wait_seconds = RETAINED_SECONDS
             if limit > 0:
                 wait_seconds = window.calculate_wait_seconds(limit - 1, now)
-            return Admission(False, limit, 0, wait_seconds, wait_seconds)
+            return Admission(False, limit, 0, wait_seconds)
         if not window.total:
             window.oldest_second = now
         if window.newest_second < now:
@@ -145,7 +143,7 @@ class InProcessRateLimiter:
         window.counts[-1] += 1
         # The oldest request leaves the window first.
         reset_seconds = window.oldest_second + RETAINED_SECONDS - now
-        return Admission(True, limit, limit - window.total, reset_seconds, None)
+        return Admission(True, limit, limit - window.total, reset_seconds)
 
     async def list_window_request_counts(self, keys: Sequence[str]) -> list[int] | None:
         now = math.floor(self._clock()) - self._started_at

@@ -122,7 +122,7 @@ class RedisRateLimiter:
         if (reply := await self._ask_redis_for_admission(question)) is None:
             return await self._admit_locally(key, limit)
         is_admitted, remaining, seconds = reply
-        return Admission(is_admitted, limit, remaining, seconds, None if is_admitted else seconds)
+        return Admission(is_admitted, limit, remaining, seconds)
 
     async def list_window_request_counts(self, keys: Sequence[str]) -> list[int] | None:
         counts: list[int] = []

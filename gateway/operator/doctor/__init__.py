@@ -7,7 +7,7 @@ from gateway.operator.doctor import legacy_checks, local_checks, service_checks
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, STATES, Finding
 from gateway.operator.doctor.local_checks import check_interruptions
 from gateway.operator.doctor.service_checks import iter_stored_findings
-from gateway.storage import Store, StoreUnavailable, open_store
+from gateway.storage import StoreUnavailable, open_store
 from gateway.storage.capability_cache import load_capabilities
 from gateway.upstream.client import open_upstream_client
 
@@ -28,7 +28,13 @@ async def run_doctor(settings: Settings) -> list[Finding]:
         async with open_store(settings.state, create=False) as store:
             findings += await local_checks.check_state_writable_and_current(settings, store)
             findings += await check_interruptions(settings, store)
-            findings += await _check_services(settings, store)
+            limited = settings.limit_calls_of_checks()
+            capabilities = await load_capabilities(store)
+            async with open_upstream_client(limited, capabilities=capabilities) as upstream:
+                findings += await service_checks.check_service_per_environment(
+                    limited, store, upstream, capabilities
+                )
+            findings += await legacy_checks.check_legacy_services(limited, store)
     # The services cannot be checked either: their credentials are in the state.
     except StoreUnavailable as unavailable:
         problem = f"{unavailable.happened}: {unavailable.means}; the services were not checked"
@@ -36,13 +42,3 @@ async def run_doctor(settings: Settings) -> list[Finding]:
     except ConfigurationError:
         pass  # already reported by check_configuration; without it no call can be made
     return sorted(findings, key=lambda finding: STATES.index(finding.state))
-
-
-async def _check_services(settings: Settings, store: Store) -> list[Finding]:
-    settings = settings.limit_calls_of_checks()
-    capabilities = await load_capabilities(store)
-    async with open_upstream_client(settings, capabilities=capabilities) as upstream:
-        findings = await service_checks.check_service_per_environment(
-            settings, store, upstream, capabilities
-        )
-    return findings + await legacy_checks.check_legacy_services(settings, store)

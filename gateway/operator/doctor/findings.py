@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from yarl import URL
+
 from gateway.operator.preflight import is_placeholder_url
 
 State = Literal["error", "warning", "skipped", "ok"]
@@ -70,10 +72,7 @@ def advise_on_unreachable_address(failure: str, url: str) -> str:
     """Returns advice for an address that did not answer, chosen by the text of the failure."""
     if is_placeholder_url(url):
         return f"{url} is a placeholder: replace it with the address of your service"
-    scheme, _, rest = url.partition("://")
-    host = rest.partition("/")[0]
-    # openssl s_client needs a port.
-    if ":" not in host:
-        host += ":443" if scheme == "https" else ":80"
     hint = next(advice for pattern, advice in _HINTS if pattern in failure)
-    return hint.format(url=url, host=host)
+    address = URL(url)
+    # openssl s_client needs a port.
+    return hint.format(url=url, host=f"{address.host_subcomponent}:{address.port}")
