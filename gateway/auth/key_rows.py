@@ -145,15 +145,6 @@ async def load_tenants_with_credentials(store: Store) -> list[Tenant]:
     return sorted(Tenant(row.merchant, row.environment) for row in rows)
 
 
-async def load_tenants_with_active_keys(store: Store) -> set[Tenant]:
-    """Loads the tenants that have at least one key that is not revoked."""
-    query = select(api_keys.c.merchant, api_keys.c.environment).where(
-        api_keys.c.revoked_at.is_(None)
-    )
-    rows = await store.fetch(query.distinct())
-    return {Tenant(row.merchant, row.environment) for row in rows}
-
-
 async def load_credentials(store: Store, tenant: Tenant) -> Credentials:
     """Loads the credentials of a tenant, which must exist; raises StoreUnavailable."""
     query = select(tenant_credentials).filter_by(**tenant._asdict())

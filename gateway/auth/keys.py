@@ -99,9 +99,6 @@ class ApiKeyStore:
         """The change count up to which listeners have been called."""
         self._confirmed_at = clock()
 
-    def __repr__(self) -> str:
-        return f"ApiKeyStore({len(self._known)} known)"
-
     async def __aenter__(self) -> Self:
         await self.refresh()
         return self

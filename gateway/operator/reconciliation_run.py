@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.auth.key_rows import load_tenants_with_active_keys
+from gateway.auth.key_rows import load_listed_keys
 from gateway.config.settings import Settings
 from gateway.operator import UNKNOWN_TENANT, ActionRefused, ProgressCallback
 from gateway.operator.in_doubt_writes import advise_to_wait, load_in_doubt_writes
@@ -82,7 +82,8 @@ async def _leave_out_revoked_tenants(store: Store, report: ReconciliationReport)
     Nobody can start one of their batches, and the service may not accept their credentials again.
     """
     unreadable = {finding.owner for finding in report.unreadable_objects}
-    left_out = sorted(unreadable - await load_tenants_with_active_keys(store))
+    keys = await load_listed_keys(store)
+    left_out = sorted(unreadable - {key.tenant for key in keys if key.revoked_at is None})
     report.unreadable_objects = [
         finding for finding in report.unreadable_objects if finding.owner not in left_out
     ]
