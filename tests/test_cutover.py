@@ -297,6 +297,31 @@ async def test_import_keeps_changes_made_through_the_gateway(tmp_path: Path) -> 
         )
 
 
+async def test_import_leaves_clients_the_ids_of_batches_created_through_the_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.storage.alias_ids._CACHE_SECONDS", 0.001)
+
+    async def load_ids(path: str, name: str) -> list[str]:
+        rows = (await request_successfully(setup.gateway, "GET", path))[name]
+        return [row["id"] for row in rows]
+
+    async with open_gateway_between(tmp_path) as setup:
+        payee = await create_recipient(setup.gateway)
+        batch = await create_batch(setup.gateway, payee, "1.00")
+        payment_ids = await load_ids(f"/batches/{batch}/payments", "payments")
+        assert (await run_import(setup))["ids"]["new"] > 0
+        assert await load_ids("/batches", "batches") == [batch]
+        assert await load_ids(f"/batches/{batch}/payments", "payments") == payment_ids
+        # The legacy service's own id, which clients see while they are forwarded, names it too.
+        await setup.set_mode("forward")
+        (legacy_id,) = await load_ids("/batches", "batches")
+        await setup.set_mode("translate")
+        path = f"/batches/{legacy_id}/payments"
+        assert await load_ids(path, "payments") == payment_ids
+        assert legacy_id != batch
+
+
 async def test_imported_batch_is_edited_and_started(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path) as setup:
         legacy_ids = await populate_legacy_service(setup)

@@ -214,8 +214,13 @@ class CutoverImport:
         if match["current"] is None:
             self._report_unmapped("batch", legacy_id, match["why"])
             return
+        stored = await self.ledger.load(self.owner, "batch", match["current"])
+        is_created_here = bool(stored) and not (stored.get("elsewhere") or stored.get("imported"))
         await self._save_new_id_pairs(
-            {legacy_id: match["current"], **match["payments"]}, current_by_legacy_id
+            {legacy_id: match["current"], **match["payments"]},
+            current_by_legacy_id,
+            # Clients know it by its alias; the legacy service's id then is only another name.
+            is_shown=not is_created_here,
         )
         self.report.counts["batches"][await self._save_batch(match)] += 1
         # An open batch can still be edited or started, and both services must not do so at once.
@@ -274,7 +279,9 @@ class CutoverImport:
 
     # Saving
 
-    async def _save_new_id_pairs(self, pairs: Mapping[str, str], names: Mapping[str, str]) -> None:
+    async def _save_new_id_pairs(
+        self, pairs: Mapping[str, str], names: Mapping[str, str], *, is_shown: bool = True
+    ) -> None:
         # Checked here too: a dry run stores nothing, and an id that equals its legacy id is not
         # stored.
         if conflicting := [name for name, id_ in pairs.items() if names.get(name, id_) != id_]:
@@ -284,7 +291,7 @@ class CutoverImport:
         if self.options.is_dry_run:
             self.dry_run_ids |= new_ids
         elif new_ids:
-            await save_legacy_ids(self.store, self.owner, new_ids, imported=True)
+            await save_legacy_ids(self.store, self.owner, new_ids, imported=is_shown)
         self.report.counts["ids"] += Counter(
             {NEW: len(new_ids), EQUAL: len(differing_ids) - len(new_ids)}
         )

@@ -41,7 +41,7 @@ async def load_current_ids_by_legacy_id(
 
 
 async def load_legacy_ids(store: Store, owner: Tenant, current: Iterable[str]) -> dict[str, str]:
-    """Loads legacy ids by current id, if known; an imported one takes precedence over an alias."""
+    """Loads legacy ids by current id, if known; an imported one takes precedence, then the oldest."""
     rows = await _load_id_pairs(store, owner, _BY_CURRENT, current)
     return {current_id: legacy_id for legacy_id, current_id in rows}
 
@@ -49,7 +49,7 @@ async def load_legacy_ids(store: Store, owner: Tenant, current: Iterable[str]) -
 async def _load_id_pairs(
     store: Store, owner: Tenant, statements: _IdPairStatements, wanted: Iterable[str]
 ) -> Sequence[Any]:
-    """Loads rows of legacy and current id; imported ones come last."""
+    """Loads rows of legacy and current id; imported ones come last, newer ones first."""
     if not (names := tuple(sorted(set(wanted)))):
         return ()
     statement, values = statements.select_some, {**owner._asdict(), "names": names}
@@ -64,7 +64,7 @@ _IS_TENANT = and_(*(legacy_ids.c[name] == bindparam(name) for name in ("merchant
 
 def _build_id_pairs_query(*conditions: ColumnElement[bool]) -> Select[Any]:
     pairs = select(legacy_ids.c.legacy_id, legacy_ids.c.current_id).where(_IS_TENANT, *conditions)
-    return pairs.order_by(legacy_ids.c.imported)
+    return pairs.order_by(legacy_ids.c.imported, legacy_ids.c.created_at.desc())
 
 
 class _IdPairStatements:
