@@ -334,8 +334,8 @@ def generate_quote(request: AcceptedRequest) -> JsonObject:
 
 
 def get_summary(request: AcceptedRequest) -> JsonObject:
-    summary = views.build_summary(request.tenant, request.require_path_batch())
-    return {request.tenant.vocabulary.summary: summary}
+    batch = request.require_path_batch()
+    return {"batchSummary": views.build_summary(request.tenant, batch)}
 
 
 def read_balance(request: AcceptedRequest) -> JsonObject:

@@ -30,7 +30,7 @@ class Vocabulary:
 
     wallet, service: types of accounts and balances, and the key of the wallet balance.
     batch_currency: the request field for a batch's currency; responses call it `currency`.
-    summary: the key of a summary in its response. `{id}` in summary_path is the batch id.
+    summary_path: `{id}` is the batch id.
     legacy: the words of the legacy interface.
     """
 
@@ -40,7 +40,6 @@ class Vocabulary:
     avatar_url: str = "avatarUrl"
     service: str = "service"
     batch_currency: str = "currency"
-    summary: str = "batchSummary"
     summary_path: str = "/v1/batch/{id}/summary"
     balance_path: str = "/v1/balance"
     legacy: LegacyVocabulary = LegacyVocabulary()

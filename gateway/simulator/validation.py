@@ -102,10 +102,6 @@ class Problem:
     message: str
     field: str | None = None
 
-    def build_view(self) -> JsonObject:
-        view = {"code": self.code, "message": self.message}
-        return view if self.field is None else {**view, "field": self.field}
-
 
 class ApiError(Exception):
     """An error response, `{ok: false, errors}`."""
@@ -115,7 +111,11 @@ class ApiError(Exception):
         self.problems = problems
 
     def build_body(self) -> JsonObject:
-        return {"ok": False, "errors": [problem.build_view() for problem in self.problems]}
+        errors = [
+            {name: value for name, value in vars(problem).items() if value is not None}
+            for problem in self.problems
+        ]
+        return {"ok": False, "errors": errors}
 
 
 def decode_json_object(data: bytes, parse_float: Callable[[str], Decimal] = Decimal) -> JsonObject:
@@ -168,9 +168,6 @@ class Problems:
 
     def add_problem(self, code: str, name: str, message: str) -> None:
         self.collected.append(Problem(code, message, self.prefix + name))
-
-    def has_problem_of(self, name: str) -> bool:
-        return any(problem.field == self.prefix + name for problem in self.collected)
 
     def iter_objects(
         self, body: JsonObject, field_name: str

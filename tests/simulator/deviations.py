@@ -185,7 +185,7 @@ def change_answer(request: AcceptedRequest, answer: JsonObject) -> JsonObject:
         answer.pop("meta", None)
     if "wallet-account" in deviations and "balances" in answer:
         answer["balances"].pop(request.tenant.vocabulary.wallet, None)
-    summary: Any = answer.get(request.tenant.vocabulary.summary) or {}
+    summary: Any = answer.get("batchSummary") or {}
     if "payment-recipients" in deviations:
         for payment in summary.get("payments", ()):
             del payment["recipient"]["country"]

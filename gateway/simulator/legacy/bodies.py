@@ -343,7 +343,8 @@ def replace_government_ids(recipient: JsonObject, sent_ids: Iterable[SentId]) ->
     previous_ids = recipient.get("governmentIds", [])
     others = [entry for entry in previous_ids if entry["country"] not in entries]
     problems, field = ids[0].problems, ids[0].field
-    if others and not problems.has_problem_of(field):
+    reported_fields = {problem.field for problem in problems.collected}
+    if others and problems.prefix + field not in reported_fields:
         problems.add_invalid_field(field, "Recipient has a government id of another country")
     recipient["governmentIds"] = [*others, *entries.values()]
     return True
