@@ -88,20 +88,17 @@ def find_keys_by_name_or_prefix(listed_keys: Sequence[ListedKey], word: str) -> 
     return [key for key in matches if key.revoked_at is None] or matches
 
 
-class KeyNotFound(OperatorError):
-    """No key matches, or several. The message lacks the word, which may be a whole key."""
-
-
 def find_single_key(listed_keys: Sequence[ListedKey], name_or_prefix: str) -> ListedKey:
-    """Finds the only key with this name or beginning; raises KeyNotFound."""
+    """Finds the only key with this name or beginning; raises OperatorError."""
+    # Messages lack the word, which may be a whole key.
     matches = find_keys_by_name_or_prefix(listed_keys, name_or_prefix)
     if not matches:
-        raise KeyNotFound(
+        raise OperatorError(
             "no key has this name or prefix; `payout-gateway keys list` shows the keys"
         )
     if len(matches) > 1:
         names = ", ".join(key.name for key in matches)
-        raise KeyNotFound(f"{len(matches)} keys have this prefix: {names}; use the name")
+        raise OperatorError(f"{len(matches)} keys have this prefix: {names}; use the name")
     return matches[0]
 
 

@@ -96,7 +96,7 @@ async def plan_switch(
 ) -> SwitchPlan:
     """Plans a switch of one key or, without it, of a merchant.
 
-    Raises KeyNotFound and ActionRefused.
+    Raises OperatorError.
     """
     listed_keys = await load_listed_keys(store)
     keys = [each for each in listed_keys if environment in (None, each.environment)]

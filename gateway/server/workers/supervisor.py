@@ -39,10 +39,6 @@ MIN_RESTART_DELAY_SECONDS, MAX_RESTART_DELAY_SECONDS = 0.5, 30
 log = structlog.get_logger()
 
 
-class WorkerStartError(OperatorError):
-    """A worker exits before it accepts connections."""
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerStart:
     """What a worker is started with."""
@@ -63,7 +59,7 @@ class Worker:
         """The Unix socket of its admin pages, while it accepts connections."""
 
     async def start(self) -> None:
-        """Starts a process and waits until it accepts connections; raises WorkerStartError."""
+        """Starts a process and waits until it accepts connections; raises OperatorError."""
         parent_end, worker_end = socket.socketpair()
         try:
             self.process = await asyncio.create_subprocess_exec(
@@ -73,7 +69,7 @@ class Worker:
             )
         except OSError as error:
             parent_end.close()
-            raise WorkerStartError(f"no process can be started ({error.strerror})") from None
+            raise OperatorError(f"no process can be started ({error.strerror})") from None
         finally:
             worker_end.close()
         reader, writer = await asyncio.open_connection(sock=parent_end)
@@ -84,11 +80,11 @@ class Worker:
             line = await reader.readline()
         if not line:
             exit_description = describe_exit_code(await self.process.wait())
-            raise WorkerStartError(
+            raise OperatorError(
                 f"a worker exited before it accepted connections ({exit_description}); see the log"
             )
         if reason := json.loads(line):
-            raise WorkerStartError(reason)
+            raise OperatorError(reason)
         self.admin_socket = Path(self._start.admin_socket)
 
     async def replace_when_exited(self, stop_event: asyncio.Event) -> None:
@@ -118,7 +114,7 @@ class Worker:
         try:
             await self.start()
         except Exception as error:  # noqa: BLE001 - the place must be filled after any error
-            reason = str(error) if isinstance(error, WorkerStartError) else type(error).__name__
+            reason = str(error) if isinstance(error, OperatorError) else type(error).__name__
             log.error("worker_start_failed", reason=reason)
             return False
         log.info("worker_started", worker_pid=self.process and self.process.pid)
@@ -173,7 +169,7 @@ async def supervise_workers(settings: Settings, announce: Callable[[str, str], N
     """Runs workers until SIGTERM or SIGINT; returns the exit code, 1 if a worker was killed.
 
     ``announce`` is called with the client and admin URLs when all workers accept connections.
-    Raises ConfigurationError and WorkerStartError.
+    Raises OperatorError.
     """
     stop_event, lifetime = install_shutdown_event(), ProcessLifetime()
     check_settings_are_runnable(settings)
