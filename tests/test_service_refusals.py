@@ -59,6 +59,7 @@ async def test_refused_credentials_are_reported_everywhere_until_they_are_accept
         assert KEY["merchant"] not in str(body), "it needs no token"
         for page in ("/", "/service"):
             text = (await load_page(gateway, page))[1]
+            assert "legacy service sandbox" not in text, "there is none"
             assert expected in text
             assert f"the credentials of {KEY['merchant']}" in text
         scrape = await scrape_gateway(gateway)
