@@ -389,9 +389,10 @@ def _update_account(
         # changed it.
         recipient = (yield Call("GET", f"/recipients/{id_}"))["recipient"]
         current_account = map_shown_accounts_by_type(recipient).get(ACCOUNT_TYPE_BY_METHOD[method])
-        if current_account is None:
-            raise
-        if current_account["recipientAccountId"] == account["recipientAccountId"]:
+        # Another replica may show the recipient as it was before it had the account.
+        if current_account is None or (
+            current_account["recipientAccountId"] == account["recipientAccountId"]
+        ):
             raise Refused(500, [RECIPIENT_NOT_SHOWN_YET], retry_after="5") from None
         call = build_call(current_account, accounts_before=recipient["accounts"])
         return (yield from payouts.send_account_with_number_retry(call, country, options))

@@ -71,23 +71,19 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
     payout = payouts.drop_masks_sent_back(
         payouts.parse_payout(request.body, "", request.problems), recipient
     )
-    # New accounts are compared with none, but a government id with those of the recipient.
-    has_government_id = bool(payout.accounts.get(legacy.BANK, {}).get("governmentId"))
-    is_compared = not is_replacement or bool(payout.methods_with_mask) or has_government_id
-    is_late = is_compared and (yield from recipient_reads.is_shown_late(recipient))
+    is_late = yield from recipient_reads.is_shown_late(recipient)
     changes = payout_changes.detect_payout_changes(
         payout, recipient, facts, is_replacement=is_replacement, is_shown_late=is_late
     )
-    if is_late and not is_replacement and changes.methods_to_create:
-        yield from recipient_reads.raise_if_new_account_missing(recipient)
+    if is_late:
+        is_any_added = bool(changes.methods_to_create) and not is_replacement
+        yield from recipient_reads.raise_if_account_missing(recipient, is_any_added=is_any_added)
     ids = changes.government_ids
     problems = [*changes.validate(request.options)]
     if ids:
         problems += banking.validate_government_ids(
             ids, recipient, request.options, is_shown_late=is_late
         )
-    if problems and not is_late:
-        is_late = yield from recipient_reads.is_shown_late(recipient)
     recipient_reads.raise_if_invalid(request, problems, is_shown_late=is_late)
     # Sent before the accounts, because in some countries the service requires the government id
     # first.

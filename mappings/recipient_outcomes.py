@@ -210,7 +210,7 @@ def build_account_change_call(
             and is_matching_account(expected_fields, each)
         ]
         if len(matches) == 1:
-            return Confirmed({"account": matches[0]})
+            return Confirmed({"account": matches[0]}, object_id=matches[0][_ACCOUNT_ID])
         if account_id in old_ids:
             return Absent()  # the recipient was shown late, and the service has refused the write
         return Inconclusive("the account no longer exists")

@@ -60,7 +60,7 @@ def is_shown_late(recipient: Mapping[str, JSON]) -> Generator[Step, Any, bool]:
     changes = yield LoadFacts("changed", ids=(recipient["id"],))
     shown_ids = {account.get("recipientAccountId") for account in recipient.get("accounts") or ()}
     is_old_account_shown = any(path.rpartition("/")[2] in shown_ids for path in changes)
-    if is_old_account_shown or _is_new_account_missing(recipient, changes):
+    if is_old_account_shown or _list_missing_account_times(recipient, changes):
         return True
     if (change := changes.get(f"/recipients/{recipient['id']}")) is None:
         return False
@@ -74,17 +74,27 @@ def is_shown_late(recipient: Mapping[str, JSON]) -> Generator[Step, Any, bool]:
         return True
 
 
-def _is_new_account_missing(recipient: Mapping[str, JSON], changes: Mapping[str, Any]) -> bool:
-    """Whether the service does not show an account yet that was added within the last minute."""
+def _list_missing_account_times(
+    recipient: Mapping[str, JSON], changes: Mapping[str, Any]
+) -> list[str]:
+    """Lists the times at which accounts were added or changed that the service does not show yet."""
     accounts = recipient.get("accounts") or ()
     known_ids = {account.get("recipientAccountId") for account in accounts}
     known_ids |= {path.rpartition("/")[2] for path in changes}
-    return any(id_ and id_ not in known_ids for id_, _ in changes.values())
+    return [time for id_, time in changes.values() if id_ and id_ not in known_ids]
 
 
-def raise_if_new_account_missing(recipient: Mapping[str, JSON]) -> SubFlow:
-    """Raises Halted if the service does not show a new account yet, which an update may mean."""
-    if _is_new_account_missing(recipient, (yield LoadFacts("changed", ids=(recipient["id"],)))):
+def raise_if_account_missing(recipient: Mapping[str, JSON], *, is_any_added: bool) -> SubFlow:
+    """Raises Halted if the service does not show an account yet that was just added or changed.
+
+    A request may mean it, and would add another (``is_any_added``), change an earlier one, or, if it
+    is refused, make that the primary account again.
+    """
+    changes = yield LoadFacts("changed", ids=(recipient["id"],))
+    times = _list_missing_account_times(recipient, changes)
+    # A change that a client has signed may have given the account another id.
+    signed_change = changes.get(f"/recipients/{recipient['id']}")
+    if times and (is_any_added or signed_change is None or signed_change[1] < max(times)):
         raise Halted(RECIPIENT_NOT_SHOWN_YET, retry_after=5)
 
 

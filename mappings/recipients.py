@@ -283,8 +283,10 @@ def update_recipient(request: Request) -> Flow:
         facts,
         is_shown_late=is_late,
     )
-    if is_late and changes.methods_to_create:
-        yield from recipient_reads.raise_if_new_account_missing(recipient)
+    if is_late and (changes.methods_to_create or changes.methods_to_update):
+        yield from recipient_reads.raise_if_account_missing(
+            recipient, is_any_added=bool(changes.methods_to_create)
+        )
     government_ids = [
         *recipient_bodies.extract_ssn_as_government_ids(body),
         *changes.government_ids,

@@ -307,7 +307,7 @@ class RecordingService:
         response: Any = await self._handler.handle(sent_request)  # type: ignore[arg-type]
         request.status = response.status
         body = bytes(response.body)
-        request.created_id = _extract_created_id(request, json.loads(body))
+        request.created_id = extract_created_id(request, json.loads(body))
         self._notify(request, "executed")
         return ServiceResponse(response.status, body, response.headers["Date"])
 
@@ -315,10 +315,11 @@ class RecordingService:
         return ServiceResponse(200, b'{"ok":true}', formatdate(self.service.clock(), usegmt=True))
 
 
-def _extract_created_id(request: ReceivedRequest, body: dict[str, Any]) -> str | None:
-    if request.method != "POST" or request.target.endswith(("generate-quote", "start-processing")):
+def extract_created_id(request: ReceivedRequest, body: dict[str, Any]) -> str | None:
+    """The id of the created object; also the one that a change gave to an account."""
+    if request.target.endswith(("generate-quote", "start-processing")):
         return None
-    for name in CREATED_OBJECTS:
+    for name in CREATED_OBJECTS if request.method == "POST" else ("account",):
         if isinstance(created_object := body.get(name), dict):
             return str(created_object.get("recipientAccountId") or created_object.get("id"))
     return None

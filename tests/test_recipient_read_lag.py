@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from time import time
 from typing import Any
@@ -211,6 +212,38 @@ async def test_payout_sent_back_in_the_millisecond_of_a_shown_change_is_unchange
             assert account.id == account_id
     finally:
         await simulator.stop()
+
+
+@pytest.mark.parametrize("is_in_recipient", [False, True], ids=["payout", "recipient"])
+async def test_payout_is_not_changed_while_its_last_change_is_not_shown(
+    is_in_recipient: bool, tmp_path: Path
+) -> None:
+    """What a refused request sets back would be what was shown: an earlier primary account."""
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        path, views = f"/recipients/{recipient}/payout-methods", list[Fault]()
+        for number in ("1234567890", "9876543210"):
+            await show_as_now(gateway, service)
+            views += service.faults
+            service.faults.clear()
+            bank = {**BANK["accounts"]["bank"], "accountNum": number}
+            body = {**BANK, "accounts": {"bank": bank}}
+            await request_successfully(gateway, "PATCH", path, body)
+        before = get_primary_account(service)
+        without_bank, with_first_number = views
+        # Replicas of the service, of which none shows the last change yet.
+        service.faults += [replace(with_first_number, times=1), without_bank]
+        payout = build_wallet("eve@wallet.example.com")
+        payout["accounts"] |= BANK["accounts"]
+        path = f"/v1/recipients/{recipient}" if is_in_recipient else f"/v1{path}"
+        body = {"payout": payout} if is_in_recipient else payout
+        response = await gateway.request("PATCH", path, body)
+        assert (response.status, response.headers.get("Retry-After")) == (500, "5"), response.text
+        assert get_primary_account(service) == before
+        service.faults.clear()
+        assert (await gateway.request("PATCH", path, body)).status == 200
+        assert get_primary_account(service)["emailAddress"] == "eve@wallet.example.com"
 
 
 @pytest.mark.parametrize("is_in_recipient", [False, True], ids=["payout", "recipient"])

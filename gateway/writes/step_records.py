@@ -201,14 +201,17 @@ _CREATED_FIELDS = ("recipient", "batch", "payment")
 
 
 def find_created_id_in_result(call: Call, outcome: Outcome) -> str | None:
-    """Finds the id of a created object in a response; None if the call creates nothing."""
-    if call.method != "POST" or not isinstance(outcome, dict):
-        return None
-    if call.path.endswith(("/generate-quote", "/start-processing")):
+    """Finds the id of a created object in a response; None if the call creates nothing.
+
+    A change of an account gives it another id (current interface, section 4.2).
+    """
+    if not isinstance(outcome, dict):
         return None
     account = outcome.get("account")
     if isinstance(account, dict):
         object_id = account.get("recipientAccountId")
+    elif call.method != "POST" or call.path.endswith(("/generate-quote", "/start-processing")):
+        return None
     else:
         created = (outcome[name] for name in _CREATED_FIELDS if isinstance(outcome.get(name), dict))
         object_id = next(created, outcome).get("id")

@@ -12,7 +12,7 @@ from email.utils import formatdate
 from typing import Any
 
 from gateway.config.settings import Words
-from tests.recording_service import CREATED_OBJECTS, HTML, ReceivedRequest, SentRequest
+from tests.recording_service import HTML, ReceivedRequest, SentRequest, extract_created_id
 from tests.simulation.process import EPOCH, Process
 from tests.simulator import RequestHandler, Service, ServiceOptions
 
@@ -206,7 +206,7 @@ class Network:
         recorded_request.age = self.service.clock() - float(
             request.headers[SIGNATURE_HEADERS.timestamp_header]
         )
-        recorded_request.created_id = _extract_created_id(recorded_request, json.loads(body))
+        recorded_request.created_id = extract_created_id(recorded_request, json.loads(body))
         self.log("done", recorded_request.number, recorded_request.status)
         if (request.method, request.raw_path) == ("POST", "/v1/recipients"):
             self.maybe_go_down()
@@ -290,7 +290,7 @@ class LegacyNetwork(Network):
     ) -> tuple[int, bytes]:
         status, body = self._answer(request)
         recorded_request.status = status
-        recorded_request.created_id = _extract_created_id(recorded_request, body)
+        recorded_request.created_id = extract_created_id(recorded_request, body)
         self.log("done", recorded_request.number, status, "at the legacy service")
         return status, json.dumps(body).encode()
 
@@ -333,17 +333,6 @@ def _fail(reply: asyncio.Future[Any]) -> None:
     if not reply.done():
         reply.set_exception(ConnectionFailed())
         reply.exception()  # mark as retrieved: the sender may be dead
-
-
-def _extract_created_id(recorded_request: ReceivedRequest, body: dict[str, Any]) -> str | None:
-    if recorded_request.method != "POST" or recorded_request.target.endswith(
-        ("generate-quote", "start-processing")
-    ):
-        return None
-    for name in CREATED_OBJECTS:
-        if isinstance(created_object := body.get(name), dict):
-            return str(created_object.get("recipientAccountId") or created_object.get("id"))
-    return None
 
 
 def build_service(rng: random.Random, **service_options: Any) -> Service:
