@@ -16,7 +16,7 @@ from aiohttp import web
 from gateway.config.settings import Settings
 from gateway.console.pages import Pages
 from gateway.docgen.curl import CurlRequest, InvalidRequestText, parse_curl
-from gateway.docgen.explain import Explanation, FieldOrigin, explain_request, format_value
+from gateway.docgen.explain import FieldOrigin, explain_request, format_value
 
 MAX_REQUEST_CHARS = 64 * 1024
 """Longest request accepted, in characters; nobody reads a longer explanation."""
@@ -39,18 +39,12 @@ async def explain_request_text(
     text, sides, error = fields.get("request", ""), None, ""
     try:
         # In a thread: a long request takes a while and must not delay payments.
-        sides = await asyncio.to_thread(_explain_text, pages.dependencies.settings, text)
+        sides = await asyncio.to_thread(_describe_sides, pages.dependencies.settings, text)
     except InvalidRequestText as invalid:
         error = str(invalid)
     return pages.render_page(
         request, "explain", 422 if error else 200, text=text, sides=sides, why=error
     )
-
-
-def _explain_text(settings: Settings, text: str) -> dict[str, Any]:
-    parsed = parse_request_text(text)
-    explained = explain_request(settings, parsed.method, parsed.target, parsed.body)
-    return _describe_sides(explained, parsed)
 
 
 def parse_request_text(text: str) -> CurlRequest:
@@ -65,11 +59,13 @@ def _reject_curl_data_file(_name: str) -> NoReturn:
     raise InvalidRequestText("files are not read: put the body itself after -d")
 
 
-def _describe_sides(explained: Explanation, parsed: CurlRequest) -> dict[str, Any]:
+def _describe_sides(settings: Settings, text: str) -> dict[str, Any]:
     """Returns both columns of the page. A field's mark is the number of the legacy field.
 
     It is 0 for legacy fields that no call contains, and for fields that come from none.
     """
+    parsed = parse_request_text(text)
+    explained = explain_request(settings, parsed.method, parsed.target, parsed.body)
     used = {origin.sent_in for made in explained.calls for origin in made.fields if origin.sent_in}
     marks: dict[str, int] = {}
     numbers = itertools.count(1)

@@ -267,16 +267,16 @@ def _format_check_advice(record: OperationRecord, write: Write) -> str:
 
 
 def _describe_write_effect(record: OperationRecord, write: Write) -> str:
+    since = f"{write.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
     if (endpoint := _find_write_endpoint(write)) is None:
-        time = f"{write.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
-        return f"{write.method} {write.path} was carried out at about {time}"
+        return f"{write.method} {write.path} was carried out at about {since}"
     match = endpoint.pattern.fullmatch(write.path)
     request = stored_json.decode_value(record.request) if record.request else {}
     request_body = request.get("body") or {}
     is_batch = record.operation == "create_batch"
     payment_count = len(request_body.get("payments") or ()) if is_batch else 0
     return EFFECTS[f"{write.method} {endpoint.path}"].format(
-        since=f"{write.recorded_at:%Y-%m-%d %H:%M:%S} UTC",
+        since=since,
         of=f" of {pluralize(payment_count, 'payment')}" if payment_count else "",
         ids=f" {', '.join(request_body['ids'])}" if request_body.get("ids") else "",
         **(match.groupdict() if match else {}),

@@ -314,11 +314,9 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
 
 async def _load_all_ids_of_recipient(store: Store, owner: Tenant, recipient: str) -> frozenset[str]:
     """Returns all ids of a recipient: the given one, the service's and the legacy one."""
-    current_id = (await load_current_ids_by_legacy_id(store, owner, [recipient])).get(
-        recipient, recipient
-    )
-    legacy_ids_by_id = await load_legacy_ids(store, owner, [current_id])
-    return frozenset({recipient, current_id, *legacy_ids_by_id.values()})
+    current_ids = await load_current_ids_by_legacy_id(store, owner, [recipient])
+    ids = {recipient, *current_ids.values()}
+    return frozenset(ids.union((await load_legacy_ids(store, owner, ids)).values()))
 
 
 async def _wait_for_unfinished_operations(store: Store, owner: Tenant) -> None:
