@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.processes import Process, run_installed_command, run_serve
+from tests.bench import contestant_processes
+from tests.processes import Process, run_installed_command
 from tests.soak.clients import IdleConnections, LoadClients, Tally, read_response
 from tests.soak.service import Service
 from tests.soak.steady import run_steady
@@ -236,7 +237,7 @@ async def start_gateway(service: Service) -> AsyncIterator[Process]:
         await asyncio.to_thread(
             run_installed_command, "keys", "import", "-", folder=folder, stdin=stdin, seconds=60
         )
-        async with run_serve(folder, seconds=60) as gateway:
+        async with contestant_processes.run_gateway(folder) as gateway:
             yield gateway
 
 

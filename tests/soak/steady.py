@@ -22,7 +22,7 @@ from typing import Protocol, cast
 
 from tests.bench import contestant_processes
 from tests.bench.workloads import WORKLOADS, insert_number
-from tests.processes import Process, run_serve
+from tests.processes import Process
 
 CLIENTS = 16
 CAPACITY_RUNS = 3
@@ -197,7 +197,7 @@ async def _start_gateway(folder: Path) -> AsyncIterator[Process]:
     contestant_processes.INSTALLED.mkdir(exist_ok=True)
     async with contestant_processes.start_service() as port:
         await contestant_processes.prepare_gateway(folder, port, "sqlite:///gateway.db")
-        async with run_serve(folder, seconds=contestant_processes.START_SECONDS) as gateway:
+        async with contestant_processes.run_gateway(folder) as gateway:
             yield gateway
 
 
