@@ -241,7 +241,8 @@ class LoadFacts(msgspec.Struct, frozen=True):
     ids of the objects in ``ids``, "may exist" the first and last time, by operation id, at which
     batches were made that may exist or whose outcome is open, unless the batch in ``ids`` is known
     to be another write's, and "changed", by path, the id that each change of the object in ``ids`` within
-    ``MAX_READ_LAG`` created, and the service's time of the change; a signed one counts for its recipient.
+    ``MAX_READ_LAG`` created, the time of the change, and the time that the service shows with it, as far
+    as it is known; a signed one counts for its recipient.
     """
 
     kind: str

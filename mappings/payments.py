@@ -245,7 +245,7 @@ def read_any_payment(request: Request) -> Flow:
 
 def _find_batch_of_added_payment(payment_id: str) -> SubFlow:
     """Returns the batch to which a payment was added so recently that it need not be shown yet."""
-    for path, (created_id, _time) in (yield LoadFacts("changed", ids=(payment_id,))).items():
+    for path, (created_id, *_) in (yield LoadFacts("changed", ids=(payment_id,))).items():
         if created_id == payment_id:
             return path.split("/")[2]
     return None

@@ -65,7 +65,7 @@ def is_shown_late(recipient: Mapping[str, JSON]) -> Generator[Step, Any, bool]:
     if (change := changes.get(f"/recipients/{recipient['id']}")) is None:
         return False
     try:
-        changed_at = datetime.fromisoformat(change[1])
+        changed_at = datetime.fromisoformat(change[-1])
         # The service shows milliseconds. Not rounded to seconds even if it shows only those: two
         # changes may have the same second, and a value sent twice does less harm than a lost one.
         changed_at = changed_at.replace(microsecond=changed_at.microsecond // 1000 * 1000)
@@ -81,7 +81,7 @@ def _list_missing_account_times(
     accounts = recipient.get("accounts") or ()
     known_ids = {account.get("recipientAccountId") for account in accounts}
     known_ids |= {path.rpartition("/")[2] for path in changes}
-    return [time for id_, time in changes.values() if id_ and id_ not in known_ids]
+    return [time for id_, time, *_ in changes.values() if id_ and id_ not in known_ids]
 
 
 def raise_if_account_missing(recipient: Mapping[str, JSON], *, is_any_added: bool) -> SubFlow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from time import time
@@ -360,3 +361,32 @@ async def test_a_government_id_that_is_not_shown_yet_is_not_lost(
         (error,) = response.body["errors"]
         assert error["field"].endswith("accounts.bank.governmentId")
         assert stored.fields["governmentIds"] == [first_id]
+
+
+@pytest.mark.parametrize(
+    "clock", [lambda: time() - 1, lambda: int(time())], ids=["slow", "seconds"]
+)
+async def test_a_shown_change_is_not_late_by_another_clock(
+    clock: Callable[[], float], tmp_path: Path
+) -> None:
+    service = Service(seed=1, clock=clock)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        path = f"/recipients/{await create_recipient(gateway)}"
+        await request_successfully(gateway, "PATCH", path, {"firstName": "Eve"})
+        response = await gateway.request("PATCH", f"/v1{path}", {"ssn": "****11"})
+        assert response.status == 406, response.text
+        await request_successfully(gateway, "POST", f"{path}/payout-methods", BRAZIL)
+
+
+async def test_two_changes_of_one_second_are_told_apart(tmp_path: Path) -> None:
+    now = int(time())
+    service = Service(seed=1, clock=lambda: now)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        path = f"/recipients/{await create_recipient(gateway)}"
+        await request_successfully(gateway, "PATCH", path, {"firstName": "Eve"})
+        await show_as_now(gateway, service)
+        shown = (await request_successfully(gateway, "GET", path))["recipient"]
+        await request_successfully(gateway, "PATCH", path, {"firstName": "Mia"})
+        await request_successfully(gateway, "PATCH", path, shown)
+        (stored,) = service.find_or_create_tenant().recipients.values()
+        assert stored.fields["firstName"] == "Eve"

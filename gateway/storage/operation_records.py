@@ -101,6 +101,8 @@ class Write(msgspec.Struct, frozen=True):
     object_id: str | None = None
     operator_outcome: str | None = None
     resolved_at: datetime | None = None
+    changed_at: datetime | None = None
+    """When the recipient was changed, by the clock of the service."""
 
     @property
     def is_claim(self) -> bool:

@@ -324,7 +324,7 @@ UPDATE_WRITE = Statement(
         # Its outcome is recorded once; the same one again changes nothing.
         IS_SENT_WRITE,
     ),
-    ("state", "status", "object_id", "resolved_at"),
+    ("state", "status", "object_id", "resolved_at", "changed_at"),
 )
 _created = operation_objects.alias("created")
 _DELETES_WHOLE_BATCH = exists().where(
@@ -371,6 +371,7 @@ _SIGNED_CHANGE_SINCE = select(
     literal_column("'/recipients/'", Text).concat(signed_changes.c.id),
     null(),
     signed_changes.c.updated_at,
+    null().label("changed_at"),
 ).where(
     build_tenant_condition(signed_changes),
     signed_changes.c.id == bindparam("object_id"),
@@ -429,7 +430,10 @@ _EXECUTED_STATES = (states.ANSWERED, states.CONFIRMED)
 SELECT_CHANGES_SINCE = Statement(
     union_all(
         select(
-            upstream_writes.c.path, upstream_writes.c.object_id, upstream_writes.c.recorded_at
+            *(
+                upstream_writes.c[name]
+                for name in ("path", "object_id", "recorded_at", "changed_at")
+            )
         ).where(
             build_tenant_condition(operation_objects),
             operation_objects.c.object_id == bindparam("object_id"),

@@ -310,6 +310,7 @@ upstream_writes = Table(
     Column("operator_outcome", Text),
     Column("recorded_at", UTCDateTime, nullable=False),
     Column("resolved_at", UTCDateTime),
+    Column("changed_at", UTCDateTime),  # of a recipient, by the service's clock, if it told it
     PrimaryKeyConstraint("operation_id", "number"),
     Index(None, "merchant", "environment", "recorded_at"),
     **KEY_ORDERED,

@@ -287,7 +287,8 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
             self.record_write_state(states.UNSENT)
         else:
             object_id = step_records.find_created_id_in_result(call, outcome)
-            self.record_write_state(states.ANSWERED, object_id=object_id)
+            changed_at = step_records.find_change_time_in_result(outcome)
+            self.record_write_state(states.ANSWERED, object_id=object_id, changed_at=changed_at)
         self._append_changing_step(call, outcome)
 
     async def record_reconciled_outcome(self, call: Call, outcome: Confirmed | Absent) -> None:
@@ -315,14 +316,13 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
                 "another write has claimed the object that was found", retry_after=1
             ) from None
 
-    def record_write_state(
-        self, state: str, status: int | None = None, object_id: str | None = None
-    ) -> None:
-        """Records the state of the last write; until its step is recorded, a replay goes on with it."""
-        now = self.journal.clock()
-        write = self.writes[self._position]
-        entry = (write.number, write.method, write.path, write.call_digest, write.recorded_at)
-        resolved = Write(*entry, state, status, object_id, write.operator_outcome, now)
+    def record_write_state(self, state: str, status: int | None = None, **found: Any) -> None:
+        """Records the state of the last write, and ``found``, which are more of its fields.
+
+        Until its step is recorded, a replay goes on with it.
+        """
+        write, now = self.writes[self._position], self.journal.clock()
+        resolved = structs.replace(write, state=state, status=status, resolved_at=now, **found)
         self.writes[self._position] = resolved
         self._unsaved_outcomes.append(resolved)
 

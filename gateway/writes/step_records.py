@@ -16,6 +16,7 @@ from msgspec import structs
 
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.stored_json import StoredText
+from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
 from mappings.effects import (
     JSON,
     AwaitFacts,
@@ -195,6 +196,15 @@ _FAILURE_DECODERS: dict[str, Callable[[dict[str, Any]], Failure]] = {
     "PossiblyExecuted": _build_failure_decoder(PossiblyExecuted),
     "ClientDisconnected": _build_failure_decoder(ClientDisconnected),
 }
+
+
+def find_change_time_in_result(outcome: Outcome) -> datetime | None:
+    """Finds the time that the service shows with a changed recipient; None if it shows none."""
+    recipient = outcome.get("recipient") if isinstance(outcome, dict) else None
+    if not isinstance(recipient, dict):
+        return None
+    changed_at = parse_instant_or_earliest(recipient.get("updatedAt"))
+    return None if changed_at == EARLIEST_INSTANT else changed_at
 
 
 _CREATED_FIELDS = ("recipient", "batch", "payment")
