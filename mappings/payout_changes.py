@@ -118,13 +118,11 @@ class PayoutChanges:
         methods = [*self.payout.accounts]
         if self.new_primary_method and (self.payout.method or self.payout.currency):
             methods.append(self.new_primary_method)
-        methods = [
+        return [
             method
             for method in dict.fromkeys(methods)
             if self.find_account(method) and not self.is_new_account_needed(method)
         ]
-        # The bank account last: its numbers are masked, so that they cannot be set back.
-        return sorted(methods, key=lambda method: method == legacy.BANK)
 
     # Validation
 
@@ -292,9 +290,11 @@ def apply_payout_changes(
     new_accounts: list[dict[str, JSON]] = []
     changed_accounts: list[tuple[Mapping[str, JSON], dict[str, JSON]]] = []
     try:
+        # Before another account becomes the primary one, which may give the wallet another id.
+        yield from _change_account(changes, legacy.WALLET, options, changed_accounts)
         yield from _add_accounts(changes, options, new_accounts)
-        # Afterwards: an account that was added can be deleted again if a change is refused.
-        yield from _change_accounts(changes, options, changed_accounts)
+        # Last: its numbers are masked, so that they cannot be set back if another call is refused.
+        yield from _change_account(changes, legacy.BANK, options, changed_accounts)
     # Nothing is undone after Unknown: the account may exist, and reconciliation decides that first.
     except Refused as refusal:
         if not is_undone_by_caller:
@@ -349,15 +349,16 @@ def _add_accounts(
             new_accounts[-1] |= {**fields, **payouts.extract_account(response)}
 
 
-def _change_accounts(
+def _change_account(
     changes: PayoutChanges,
+    method: str,
     options: LegacyOptions,
     changed_accounts: list[tuple[Mapping[str, JSON], dict[str, JSON]]],
 ) -> SubFlow:
-    """Sends the changed fields of existing accounts; appends each before and after the change."""
-    for method in changes.methods_to_update:
-        if not (fields := changes.build_account_changes(method)):
-            continue
+    """Sends the changed fields of an existing account; appends it before and after the change."""
+    if method not in changes.methods_to_update:
+        return
+    if fields := changes.build_account_changes(method):
         account = changes.find_account(method) or {}
         response = yield from _update_account(changes, method, fields, options)
         # The response has the new id, so later calls need it; its fields take precedence.

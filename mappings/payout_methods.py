@@ -56,9 +56,10 @@ def update_payout_method(request: Request) -> Flow:
 
     GET    /recipients/:id                    to find the changed fields
     PATCH  /recipients/:id                    governmentIds if one was sent
+    PATCH  /recipients/:id/accounts/:account  the wallet's changed fields, and the primary flag; set
+                                              back if the bank account is refused
     POST   /recipients/:id/accounts           if there is no such account, or its country changes
-    PATCH  /recipients/:id/accounts/:account  the changed fields, and the primary flag; the bank
-                                              account last, and the wallet set back if it is refused
+    PATCH  /recipients/:id/accounts/:account  the bank account's changed fields, and the primary flag
     DELETE /recipients/:id/accounts/:account  for an account that a new one replaces
     """
     _, _, notices = yield from _change_payout(request, is_replacement=False)

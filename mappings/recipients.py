@@ -261,8 +261,9 @@ def update_recipient(request: Request) -> Flow:
 
     GET    /recipients/:id                    to find the changed fields
     PATCH  /recipients/:id                    the fields sent, without those that only answers have
-    PATCH  /recipients/:id/accounts/:account  with a payout: the changed fields of the account
+    PATCH  /recipients/:id/accounts/:account  with a payout: the changed fields of the wallet
     POST   /recipients/:id/accounts           with a payout: if none exists, or its country changes
+    PATCH  /recipients/:id/accounts/:account  with a payout: the changed fields of the bank account
     DELETE /recipients/:id/accounts/:account  for an account that a new one replaces
 
     If the payout is refused, the recipient's fields are set back to what the service showed. Masked
