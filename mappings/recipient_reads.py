@@ -77,11 +77,18 @@ def is_shown_late(recipient: Mapping[str, JSON]) -> Generator[Step, Any, bool]:
 def _list_missing_account_times(
     recipient: Mapping[str, JSON], changes: Mapping[str, Any]
 ) -> list[str]:
-    """Lists the times at which accounts were added or changed that the service does not show yet."""
+    """Lists the times at which accounts were added or changed that the service does not show yet.
+
+    Of an account before the newest shown one, not: if that became the primary one instead, it may
+    have got another id.
+    """
     accounts = recipient.get("accounts") or ()
-    known_ids = {account.get("recipientAccountId") for account in accounts}
-    known_ids |= {path.rpartition("/")[2] for path in changes}
-    return [time for id_, time, *_ in changes.values() if id_ and id_ not in known_ids]
+    shown_ids = {account.get("recipientAccountId") for account in accounts}
+    newest = max((time for id_, time, *_ in changes.values() if id_ in shown_ids), default="")
+    known_ids = shown_ids.union(path.rpartition("/")[2] for path in changes)
+    return [
+        time for id_, time, *_ in changes.values() if id_ and id_ not in known_ids and time > newest
+    ]
 
 
 def raise_if_account_missing(recipient: Mapping[str, JSON], *, is_any_added: bool) -> SubFlow:

@@ -32,6 +32,21 @@ def test_recipient_without_a_time_that_can_be_compared_may_be_shown_late(time_sh
     assert end.value.value is True
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_account_that_another_one_replaced_as_primary_is_not_missed(is_late: bool) -> None:
+    # The service gave A-2 the id A-4 when A-3 became the primary account.
+    shown_ids = ["A-1"] if is_late else ["A-4", "A-3"]
+    accounts = [{"recipientAccountId": id_} for id_ in shown_ids]
+    flow = is_shown_late({"id": "R-1", "accounts": accounts})
+    next(flow)
+    times = [f"2026-03-01T10:00:0{second}+00:00" for second in range(2)]
+    changes = zip(("A-2", "A-3"), times, times, strict=True)
+    paths = "/recipients/R-1/accounts/A-1", "/recipients/R-1/accounts"
+    with pytest.raises(StopIteration) as end:
+        flow.send(dict(zip(paths, changes, strict=True)))
+    assert end.value.value is is_late
+
+
 async def show_as_now(gateway: GatewayUnderTest, service: Service) -> None:
     """Lets the service show its only recipient as it is now until its faults are cleared."""
     (recipient,) = service.find_or_create_tenant().recipients
