@@ -180,13 +180,9 @@ class ObjectStateStore:
         since = self._store.compute_time_before(MAX_READ_LAG)
         row = {**owner._asdict(), "object_id": id_, "since": since}
         rows = await self._store.read(lambda tx: tx.fetch(SELECT_CHANGES_SINCE, row), is_brief=True)
-        changes, shown_times = dict[str, Any](), set[Any]()
+        changes = {}
         for row in rows:
-            # The service's own time can be compared with the one that it shows. Of two changes with
-            # the same time, it may show the first.
-            is_distinct = row.changed_at and (row.path, row.changed_at) not in shown_times
-            shown_times.add((row.path, row.changed_at))
-            changed_at = row.changed_at if is_distinct else row.recorded_at
+            changed_at = row.changed_at or row.recorded_at
             times = row.recorded_at.isoformat(), changed_at.isoformat()
             changes[row.path] = [row.object_id, *times]
         return changes
