@@ -22,7 +22,7 @@ from tests.legacy_and_current import API_KEY, KEY_NAME, GatewayBetween
 from tests.legacy_and_current import open_gateway_between as open_any
 from tests.operator_commands import wait_until_async
 from tests.payouts import create_batch, create_recipient, load_payment_ids, request_successfully
-from tests.test_cutover import run_import
+from tests.test_cutover import build_payment, run_import
 
 
 def open_comparing_gateway(folder: Path, **options: Any) -> Any:
@@ -358,6 +358,13 @@ async def test_key_that_writes_becomes_ready_for_cutover(tmp_path: Path) -> None
         await create_batch(setup.gateway, recipient, "11.00")
         output = await setup.run_command(*switch, code=2)
         assert "no import has read: 1. `GET /v1/payments` leaves out their payments" in output
+        # Nor does the list show one that was created without the gateway.
+        await run_import(setup)
+        body = {"sourceCurrency": "USD", "payments": [build_payment(recipient, "12.00")]}
+        assert (await setup.request_legacy("POST", "/v1/batches", body)).status == 200
+        await request_successfully(setup.gateway, "GET", "/payments")
+        report = await wait_for_count(setup, "list_payments", 2, "failed")
+        assert report["differences"] == []
         await run_import(setup)
         assert "import" not in await setup.run_command(*switch, code=2)
 

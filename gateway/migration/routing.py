@@ -201,11 +201,9 @@ class ServiceRouter:
             return False
         rows = parse_fields(response.body).get("payments") or []
         batch_ids = {str((row.get("batch") or {}).get("id")) for row in rows}
-        return any(
-            [
-                await self._batch_routing.is_only_at_legacy(inbound.caller.key.tenant, batch_id)
-                for batch_id in batch_ids
-            ]
+        tenant = inbound.caller.key.tenant
+        return not all(
+            [await self._batch_routing.is_recorded(tenant, batch_id) for batch_id in batch_ids]
         )
 
 

@@ -123,12 +123,11 @@ class BatchRouting:
                 return "current"
         return "current" if facts and not is_unchanged_import(facts) else None
 
-    async def is_only_at_legacy(self, tenant: Tenant, batch_id: str) -> bool:
-        """Whether the legacy service made a batch that no import has recorded here yet."""
-        if not await self._object_state.load(tenant, ROUTING_KIND, batch_id):
-            return False
+    async def is_recorded(self, tenant: Tenant, batch_id: str) -> bool:
+        """Whether a batch was created through the gateway, or imported."""
         current_id = await self._resolve_current_id(tenant, batch_id)
-        return not await self._object_state.load(tenant, "batch", current_id)
+        first_id = await self._object_state.find_first_id(tenant, current_id)
+        return bool(await self._object_state.load(tenant, "batch", first_id))
 
     async def _resolve_current_id(self, tenant: Tenant, batch_id: str) -> str:
         return (await self._alias_ids.map_legacy_to_current_ids(tenant, [batch_id])).get(
