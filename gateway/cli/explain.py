@@ -21,7 +21,8 @@ from gateway.docgen.explain import ExplainedCall, Explanation, explain_request, 
 # Python instead of `openssl dgst -hmac`, whose arguments, the secret key, every user can list.
 PREAMBLE = """\
 # The credentials are read from the shell's environment only; export both before you paste this.
-: "${{ACCESS_KEY:?export ACCESS_KEY first}}" "${{SECRET_KEY:?export SECRET_KEY first}}"
+( : "${{ACCESS_KEY:?export ACCESS_KEY first}}" "${{SECRET_KEY:?export SECRET_KEY first}}"
+export SECRET_KEY
 BASE_URL=${{BASE_URL:-{base_url}}}
 sign() {{ python3 -c 'import hashlib, hmac, os, sys
 print(hmac.new(os.environ["SECRET_KEY"].encode(), sys.stdin.buffer.read(), hashlib.sha256).hexdigest())'; }}"""
@@ -126,7 +127,8 @@ def _render_curl_script(settings: Settings, explanation: Explanation) -> str:
     parts = [PREAMBLE.format(base_url=shlex.quote(base_url))]
     for number, call in enumerate(explanation.calls, 1):
         parts.append("\n".join(_iter_call_lines(settings, number, call)))
-    return "\n\n".join(parts)
+    # In a subshell, which a missing credential ends, also of a shell that it is pasted into.
+    return "\n\n".join(parts) + "\n)"
 
 
 def _iter_call_lines(settings: Settings, number: int, call: ExplainedCall) -> Iterator[str]:

@@ -335,3 +335,9 @@ def test_curl_script_needs_credentials_from_the_environment(tmp_path: Path) -> N
         ["sh", "-c", script], capture_output=True, text=True, env=environment, check=False
     )
     assert (result.returncode != 0, "export SECRET_KEY first" in result.stderr) == (True, True)
+    # An interactive shell, which it is pasted into, goes on after an error.
+    pasted = subprocess.run(
+        ["sh", "-i"], input=script, capture_output=True, text=True, env=environment, check=False
+    )
+    assert "export SECRET_KEY first" in pasted.stderr
+    assert "Traceback" not in pasted.stderr
