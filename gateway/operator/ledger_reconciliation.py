@@ -58,7 +58,8 @@ ADVICE = {
     "missing": "check in the dashboard whether it was deleted there; clients cannot continue it",
     "not_started": "check in the dashboard whether it is being processed before it is "
     "started again",
-    "started_elsewhere": "no action needed if it was started on purpose",
+    "started_elsewhere": "no action needed if it was started on purpose, or, after a restore, by the "
+    "gateway itself since the backup",
     "payments": "compare the two, and do not start it until it is as intended",
     "stuck": "check what `payout-gateway trace` shows; you may have to repeat its last change "
     "by hand",
@@ -344,13 +345,15 @@ class Reconciler:
     async def _build_finding(self, check: ObjectCheck, difference: Any) -> Finding:
         names = await load_legacy_ids(self.store, check.owner, [check.id])
         shown_id = names.get(check.id, check.id)
+        # An edited batch may have another id there by now.
+        service_id = next(iter(check.other_ids), check.id)
         return Finding(
             check.owner,
             difference["kind"],
             shown_id,
             difference["says"],
             ADVICE[difference["kind"]],
-            upstream=check.id if shown_id != check.id else None,
+            upstream=service_id if shown_id != service_id else None,
             alert=bool(difference.get("alert")),
             recorded=bool(difference.get("recorded")),
         )

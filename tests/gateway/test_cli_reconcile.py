@@ -270,6 +270,20 @@ async def test_difference_at_the_service_is_a_finding(
         assert finding["what_to_do"]
 
 
+async def test_finding_names_the_id_that_an_edited_batch_has_at_the_service(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
+        gateway = operated_gateway.gateway
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        change = {"payments": [{"recipient": {"id": recipient}, "sourceAmount": "2.00"}]}
+        await request_successfully(gateway, "PATCH", f"/batches/{batch}", change)
+        await request_successfully(gateway, "GET", f"/batches/{batch}/summary")
+        *_, upstream = operated_gateway.service.find_or_create_tenant().batches
+        delete_batch_at_service(operated_gateway, upstream)
+        (finding,) = (await operated_gateway.run_json_command("reconcile", code=1))["findings"]
+        assert (finding["id"], finding["upstream"]) == (batch, upstream)
+
+
 async def test_start_unknown_to_the_service_is_a_finding(tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path) as operated_gateway:
         await create_batch(
