@@ -200,7 +200,9 @@ class ServiceRouter:
         if inbound.operation.name != "list_payments":
             return False
         rows = parse_fields(response.body).get("payments") or []
-        batch_ids = {str((row.get("batch") or {}).get("id")) for row in rows}
+        # A service may show payments without their batches.
+        found_ids = ((row.get("batch") or {}).get("id") for row in rows)
+        batch_ids = {str(id_) for id_ in found_ids if id_}
         tenant = inbound.caller.key.tenant
         return not all(
             [await self._batch_routing.is_recorded(tenant, batch_id) for batch_id in batch_ids]
