@@ -87,6 +87,17 @@ async def test_usage_report_matches_the_log(
     }
     assert replacements["list_recipients"] == ["GET /recipients"]
     assert "POST /recipients/:id/accounts" in replacements["create_recipient"]
+    assert report["since"] is None, "all days were counted"
+
+
+def test_replacement_calls_are_those_of_a_client_each_once() -> None:
+    replacement_calls = map_operations_to_replacement_calls()
+    assert all(len(calls) == len(set(calls)) for calls in replacement_calls.values())
+    assert "DELETE /recipients/:id" not in replacement_calls["create_recipient"]
+    assert replacement_calls["start_batch"] == [
+        "GET /batch/:id/summary",
+        "POST /batches/:id/start-processing",
+    ]
 
 
 async def test_usage_report_is_printed_as_table(

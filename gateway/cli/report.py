@@ -53,7 +53,7 @@ def show_usage(
 
     keys = output.run_with_store(settings, load_keys)
     if as_json:
-        options.print_json({"since": str(since or ""), "keys": _build_key_usage_json(keys)})
+        options.print_json({"since": since, "keys": _build_key_usage_json(keys)})
     elif not keys:
         click.echo("No requests were counted.")
     else:
