@@ -24,6 +24,12 @@ _UNSENT_REASONS = {
     "recipient.email": "looked up, because payments name recipients by id",
 }
 
+_NOTES_OF_INTERNAL_CALLS = (
+    "for a draft",
+    "of each batch that it supersedes",
+    "if a later call is refused, to undo the create",
+)
+
 _CALL_LINE = re.compile(r"(?P<call>(?:GET|POST|PATCH|DELETE) +/\S*|No call)(?P<note>[ .].*)?")
 _CONTINUATION_LINE = re.compile(r" {4,}(?P<note>\S.*)")
 
@@ -47,7 +53,8 @@ def list_documented_current_calls(operation: Operation) -> list[dict[str, str]]:
 
 
 def list_documented_calls_without_drafts(operation: Operation) -> list[dict[str, str]]:
-    """Lists the calls that a client of the current interface makes itself: those not for drafts.
+    """Lists the calls that a client of the current interface makes itself: those not for drafts,
+    and those that undo nothing.
 
     Drafts exist only in the gateway. A client that created the batch again before a quote or start,
     as the gateway does for a draft, would pay it twice.
@@ -55,7 +62,7 @@ def list_documented_calls_without_drafts(operation: Operation) -> list[dict[str,
     return [
         call
         for call in list_documented_current_calls(operation)
-        if not call["note"].startswith("for a draft")
+        if not call["note"].startswith(_NOTES_OF_INTERNAL_CALLS)
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gateway.operator.usage import map_operations_to_replacement_calls
 from tests.processes import build_configuration, run_installed_command, run_serve
 from tests.running_gateway import KEY, build_settings, import_api_keys
 from tests.simulator import Service, start_simulator

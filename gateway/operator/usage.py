@@ -15,7 +15,10 @@ from mappings.provenance import list_documented_calls_without_drafts
 def map_operations_to_replacement_calls() -> dict[str, Sequence[str]]:
     """Returns the current calls that replace each operation, taken from the mapping."""
     return {
-        operation.name: [call["call"] for call in list_documented_calls_without_drafts(operation)]
+        # Each once: without their notes, calls for several cases look alike.
+        operation.name: [
+            *dict.fromkeys(call["call"] for call in list_documented_calls_without_drafts(operation))
+        ]
         for operation in (*OPERATIONS, *UNLISTED)
     }
 
