@@ -369,6 +369,16 @@ async def test_key_that_writes_becomes_ready_for_cutover(tmp_path: Path) -> None
         assert "import" not in await setup.run_command(*switch, code=2)
 
 
+async def test_list_of_payments_without_their_batches_is_compared(tmp_path: Path) -> None:
+    async with open_comparing_gateway(tmp_path) as setup:
+        body = b'{"ok": true, "payments": [{"id": "P-1"}], "meta": {"page": 1}}'
+        setup.add_legacy_fault("GET", "/v1/payments", status=200, body=body, times=9)
+        await start_comparing(setup)
+        await request_successfully(setup.gateway, "GET", "/payments")
+        report = await wait_for_count(setup, "list_payments", 1)
+        assert "payments[]" in {difference["place"] for difference in report["differences"]}
+
+
 async def test_comparison_with_a_forwarding_gateway_is_reported(tmp_path: Path) -> None:
     """The offline comparison would compare the legacy service with itself."""
     async with open_any(tmp_path) as setup:
