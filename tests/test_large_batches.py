@@ -559,7 +559,6 @@ async def test_retry_of_a_large_batch_in_doubt_gets_the_found_batch(
 def expire_answers_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes answers expire immediately that are otherwise kept for a minute."""
     monkeypatch.setattr(reconciler, "_UNREAD_RETENTION", timedelta())
-    monkeypatch.setattr(reconciler, "_EXPIRY_INTERVAL_SECONDS", 0.0)
 
 
 async def load_piece_holders(folder: Path) -> set[str]:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from sqlalchemy import Delete, Select, and_, bindparam, delete, select
+from sqlalchemy import and_, bindparam, delete, select
 
 from gateway.payloads.stored_json import CompressedBuffer, StoredText
 from gateway.storage.database import Transaction
@@ -107,11 +107,6 @@ async def load_and_decrypt_text(
 async def delete_chunks(tx: Transaction, *holders: str) -> None:
     """Deletes all chunks of some holders."""
     await tx.execute(_DELETE, *({"text_holder": holder} for holder in holders))
-
-
-def build_delete_chunks_query(holders: Select[tuple[str]]) -> Delete:
-    """Builds a DELETE of all chunks of the holders that a query selects."""
-    return delete(text_chunks).where(text_chunks.c.holder.in_(holders))
 
 
 def _build_chunk_context(place: EncryptionContext, name: str, number: int) -> EncryptionContext:

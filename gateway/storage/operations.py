@@ -431,38 +431,13 @@ class OperationRepository(checkpoints.CheckpointWriter):
             outcomes[row.operation_id] = (*earlier, (row.number, row.operator_outcome))
         return outcomes
 
-    async def close_and_clear_expired_operations(
-        self, before: datetime, unread_before: datetime
-    ) -> None:
-        """Closes and clears operations that no client will retry.
-
-        Those that began ``before`` and are done are closed, and lose their responses and
-        Idempotency-Keys. Responses without a key are deleted if they were sent ``unread_before``.
-        """
-        is_old = operations.c.started_at < before
+    async def close_expired_operations(self, before: datetime) -> None:
+        """Closes those that began ``before`` and are done: no client will ask for them again."""
         done = select(operations.c.id).where(
-            is_old, statements.IS_OPEN_OPERATION, statements.IS_DONE
+            operations.c.started_at < before, statements.IS_OPEN_OPERATION, statements.IS_DONE
         )
         rows = await self._store.fetch(done)
         await self.mark_answered([row.id for row in rows])
-        has_old_key = and_(
-            is_old,
-            operations.c.idempotency.is_not(None),
-            operations.c.state.in_((states.ANSWERED, states.UNDONE)),
-        )
-        has_old_answer = and_(statements.IS_UNREAD_ANSWER, operations.c.ended_at < unread_before)
-
-        async def delete_answers(tx: Transaction) -> None:
-            for condition in (has_old_key, has_old_answer):
-                # The chunks first, as the condition no longer matches a cleared operation.
-                holders = select(statements.ANSWER_HOLDER_PREFIX + operations.c.id).where(condition)
-                await tx.execute(chunks.build_delete_chunks_query(holders))
-                clearing = (
-                    update(operations).where(condition).values(idempotency=None, response=None)
-                )
-                await tx.execute(clearing)
-
-        await self._store.write(delete_answers)
 
 
 _get_start = attrgetter("started_at", "id")

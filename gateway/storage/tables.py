@@ -253,6 +253,12 @@ Index(
     operations.c.fingerprint,
     **build_condition_options(UNREAD_ANSWER_CONDITION),
 )
+Index(
+    # The same, oldest first.
+    "ix_operations_answer_ages",
+    operations.c.ended_at,
+    **build_condition_options(UNREAD_ANSWER_CONDITION),
+)
 
 Index(
     # Of processes that begin the same request at the same time, one succeeds.

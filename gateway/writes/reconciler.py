@@ -24,6 +24,7 @@ from gateway.auth.keys import ApiKey
 from gateway.observability import logs
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
+from gateway.storage.expired_responses import clear_expired_responses
 from gateway.storage.operation_records import OperationRecord, OperatorOutcomes, OwnershipLostError
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.writes import stored_responses
@@ -366,7 +367,7 @@ class WriteReconciler:
     async def _sweep(self) -> None:
         await self._journal.deliveries.save_disconnects()
         await self.start_due_reconciliations()
-        await self._close_and_clear_expired_operations_if_due()
+        await self._close_and_clear_expired_operations()
 
     async def start_due_reconciliations(self) -> None:
         """Lists every unfinished operation once, and starts to reconcile those that are due."""
@@ -462,14 +463,16 @@ class WriteReconciler:
         self._policy.forget_closed_operations(open_ids)
         self._journal.forget_closed_operations(open_ids)
 
-    async def _close_and_clear_expired_operations_if_due(self) -> None:
+    async def _close_and_clear_expired_operations(self) -> None:
+        compute_time_before = self._journal.compute_time_before
+        retention_start = compute_time_before(_RETENTION)
+        unread_retention = max(_UNREAD_RETENTION, timedelta(seconds=self._journal.replay_seconds))
+        # With each sweep, so that never many have expired.
+        await clear_expired_responses(
+            self._store, retention_start, compute_time_before(unread_retention)
+        )
         if self._journal.monotonic() - self._expired_at > _EXPIRY_INTERVAL_SECONDS:
-            compute_time_before = self._journal.compute_time_before
-            replay_time = timedelta(seconds=self._journal.replay_seconds)
-            await self._journal.operations.close_and_clear_expired_operations(
-                compute_time_before(_RETENTION),
-                compute_time_before(max(_UNREAD_RETENTION, replay_time)),
-            )
+            await self._journal.operations.close_expired_operations(retention_start)
             self._expired_at = self._journal.monotonic()
 
     async def _save_deliveries_as_recorded(self) -> None:

@@ -22,6 +22,7 @@ from gateway.operator.operation_closing import close_in_doubt_operation
 from gateway.operator.retention import delete_expired_data
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store, operation_statements
 from gateway.storage.engine import find_sqlite_file, parse_state_url
+from gateway.storage.expired_responses import clear_expired_responses
 from gateway.storage.freezes import freeze_writes, unfreeze_writes
 from gateway.storage.id_rows import load_legacy_ids
 from gateway.storage.operation_records import (
@@ -204,7 +205,9 @@ async def test_audit_log_outlives_retention_of_operations(state: State) -> None:
         )
         await freeze_writes(store, ACME)
         await unfreeze_writes(store, ACME)
-        await operation_repository.close_and_clear_expired_operations(NOW + timedelta(days=8), NOW)
+        later = NOW + timedelta(days=8)
+        await operation_repository.close_expired_operations(later)
+        await clear_expired_responses(store, later, NOW)
         event_counts = [
             len(await fetch(store, select(table)))
             for table in (operations, upstream_writes, audit_events)
@@ -247,9 +250,7 @@ async def test_encrypted_request_is_deleted_after_delivery(state: State) -> None
                 await operation_repository.load_step_results(found_operation)
                 for found_operation in found_operations
             ] == [[], [], ["[]"]]
-            await operation_repository.close_and_clear_expired_operations(
-                NOW, store.clock() + timedelta(seconds=1)
-            )
+            await clear_expired_responses(store, NOW, store.clock() + timedelta(seconds=1))
 
 
 def test_only_retention_deletes_from_audit_log() -> None:
@@ -343,13 +344,16 @@ async def test_finished_operations_are_read_by_index(sqlite: State) -> None:
                 == 1
             )
             await operation_repository.find_operation("b")
-            await operation_repository.close_and_clear_expired_operations(NOW, NOW)
+            await operation_repository.close_expired_operations(NOW)
+            await clear_expired_responses(store, NOW, NOW)
             await delete_expired_data(store, Retention(texts_days=0, usage_days=0, audit_days=0))
         statements = [statement for statement, _values in statement_log]
         assert len(statements) > 10
     rival_query = operation_statements.SELECT_RIVALS.compile_for_dialect("sqlite").text
+    plans = []
     for statement in [*statements, rival_query]:
         plan = explain_query_plan(sqlite, statement, ("",) * statement.count("?"))
+        plans.append(plan)
         tables = ("SCAN operations", "SCAN operation_objects", "SCAN upstream_writes")
         scans = [
             plan_line
@@ -360,6 +364,8 @@ async def test_finished_operations_are_read_by_index(sqlite: State) -> None:
         if re.search(r"ORDER BY operations\.number\s+LIMIT", statement):
             scans.remove("SCAN operations")
         assert not scans, (statement, plan)
+    # Without looking at the responses that have not expired.
+    assert ["SEARCH operations USING INDEX ix_operations_answer_ages (ended_at<?)"] in plans
 
 
 async def test_legacy_ids_of_objects_are_read_by_index(sqlite: State) -> None:
