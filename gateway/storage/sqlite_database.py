@@ -337,8 +337,9 @@ class SqliteDatabase(Database):
         except BaseException as error:  # noqa: BLE001 - each caller gets it
             self._fail_jobs(jobs, error)
             return error if time.monotonic() - started_at > self.patience_seconds else None
-        # Before the callers learn of it, so that what they read next shows their change.
-        self._check_at = 0.0
+        # Before the callers learn of it, so that what they read next shows their change. The file may
+        # be unchanged since then: others see a change only when the disk has it.
+        self._changed_at, self._check_at = -1, 0.0
         return None
 
     def _run_jobs(self, cursor: sqlite3.Cursor, jobs: Sequence[_Job], begin: str) -> None:

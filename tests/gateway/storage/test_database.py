@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -349,6 +350,27 @@ async def test_rows_fetched_at_once_follow_every_change_of_others(tmp_path: Path
         await sqlite_database.write(lambda tx, statement=statement: tx.execute(statement))
         assert sqlite_database.fetch_now(select_count, {"wanted": "a"}) == [(number,)]
     other_connection.close()
+    await sqlite_database.close()
+
+
+async def test_rows_fetched_during_a_commit_are_fetched_again(tmp_path: Path) -> None:
+    """A slow disk confirms a change long after the file was written, until then nobody sees it."""
+    file = tmp_path / "test.db"
+    connect = build_connect(file)
+    connection = connect(0)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(str(CreateTable(things).compile(dialect=DIALECTS["sqlite"][1])))
+    sqlite_database = SqliteDatabase(str(file), connect)
+    await sqlite_database.write(lambda tx: insert_rows(tx, build_row("a")))
+    wal, written_at = tmp_path / "test.db-wal", time.time_ns() - 1_000_000_000
+    os.utime(wal, ns=(written_at, written_at))
+    select_count = Statement(select(things.c.count).where(things.c.id == bindparam("wanted")))
+    assert sqlite_database.fetch_now(select_count, {"wanted": "a"}) == [(0,)]
+    change = text("UPDATE thing SET count = 1")
+    await sqlite_database.write(lambda tx: tx.execute(change))
+    os.utime(wal, ns=(written_at, written_at))
+    assert sqlite_database.fetch_now(select_count, {"wanted": "a"}) == [(1,)]
+    connection.close()
     await sqlite_database.close()
 
 
