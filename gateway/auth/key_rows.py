@@ -91,7 +91,12 @@ def find_keys_by_name_or_prefix(listed_keys: Sequence[ListedKey], word: str) -> 
 def find_single_key(listed_keys: Sequence[ListedKey], name_or_prefix: str) -> ListedKey:
     """Finds the only key with this name or beginning; raises OperatorError."""
     # Messages lack the word, which may be a whole key.
-    matches = find_keys_by_name_or_prefix(listed_keys, name_or_prefix)
+    matches = [
+        key
+        for key in find_keys_by_name_or_prefix(listed_keys, name_or_prefix)
+        # A longer text may be a misspelt name of another key: nothing stored proves the rest of it.
+        if key.prefix.startswith(name_or_prefix) or key.name.startswith(name_or_prefix)
+    ]
     if not matches:
         raise OperatorError(
             "no key has this name or prefix; `payout-gateway keys list` shows the keys"

@@ -194,7 +194,9 @@ def test_ambiguous_prefix_lists_names_and_revokes_nothing(run_keys_command: Comm
     assert [key["revoked_at"] for key in listed_keys] == [None, None]
 
 
-@pytest.mark.parametrize("unknown_name", ["another-key-than-those-0123456789", "nobody", ""])
+@pytest.mark.parametrize(
+    "unknown_name", ["another-key-than-those-0123456789", "nobody", "", "key-of-acne"]
+)
 def test_revoke_of_unknown_name_is_refused(
     run_keys_command: CommandRunner, unknown_name: str
 ) -> None:
