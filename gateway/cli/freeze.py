@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from gateway.auth.key_rows import load_tenants_with_credentials
 from gateway.cli import options, output
 from gateway.config.settings import Settings
 from gateway.observability.plurals import format_time
@@ -23,6 +24,11 @@ from gateway.storage.freezes import (
     freeze_writes,
     list_freezes,
     unfreeze_writes,
+)
+
+NO_KEY_WARNING = (
+    "Warning: no key has this environment, or this merchant in it, so no write is stopped or resumed "
+    "now; `payout-gateway keys list` shows the keys"
 )
 
 _all_option = click.option(
@@ -89,6 +95,13 @@ def _change_and_print(
         changed = None
         if apply:
             changed = await apply(store, await resolve_freeze_scope(store, merchant, environment))
+            tenants = await load_tenants_with_credentials(store)
+            # The merchant exists; the environment may be a slip.
+            if environment and not any(
+                tenant.environment == environment and merchant in (None, tenant.merchant)
+                for tenant in tenants
+            ):
+                click.echo(NO_KEY_WARNING, err=True)
         return changed, await list_freezes(store), await list_audit_events(store)
 
     changed, frozen, events = output.run_with_store(settings, change_and_load)

@@ -112,7 +112,8 @@ async def test_other_tenants_are_not_frozen(scope: tuple[str, ...], tmp_path: Pa
         await operated_gateway.gateway.import_key(
             merchant="other", api_key="another-api-key", access_key="AK2"
         )
-        await operated_gateway.run_json_command("freeze", *scope)
+        result = await operated_gateway.run_command("freeze", *scope)
+        assert ("no write is stopped" in result.stderr) == ("--environment" in scope)
         assert await post_recipient(operated_gateway) == (200, None)
 
 
