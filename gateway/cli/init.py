@@ -80,6 +80,9 @@ def _check_base_url(base_url: str | None) -> None:
         Environment(base_url=base_url)
     except ValidationError as error:
         problem = error.errors(include_input=False)[0]["msg"].removeprefix("Value error, ")
+        # That is no option, and the file is not written yet.
+        if "allow_http" in problem:
+            problem += ": run this without --base-url, and edit gateway.toml"
         raise click.UsageError(f"--base-url: {problem}") from None
 
 

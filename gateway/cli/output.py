@@ -18,7 +18,7 @@ import click
 
 from gateway.cli import CommandError
 from gateway.config import OperatorError
-from gateway.config.settings import Settings
+from gateway.config.settings import DEFAULT_CONFIG_FILE, Settings, has_setting_variable
 from gateway.observability.plurals import format_time
 
 if TYPE_CHECKING:
@@ -53,11 +53,20 @@ def run_with_store(
     settings: Settings, work: Callable[[Store], Coroutine[Any, Any, Done]], doing: str = ""
 ) -> Done:
     """Opens the state, which has to exist, and runs a coroutine with it."""
-    from gateway.storage import open_store
+    from gateway.storage import StoreUnavailable, open_store
 
     async def open_and_run() -> Done:
-        async with open_store(settings.state, create=False) as store:
-            return await work(store)
+        try:
+            async with open_store(settings.state, create=False) as store:
+                return await work(store)
+        except StoreUnavailable as error:
+            if settings.config_file.path or has_setting_variable():
+                raise
+            # The likely cause: the default settings were used.
+            raise CommandError(
+                f"there is no {DEFAULT_CONFIG_FILE} in this directory (`payout-gateway init` writes "
+                f"one), and {error}"
+            ) from None
 
     return run_to_completion(open_and_run(), doing)
 

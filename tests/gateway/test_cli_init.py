@@ -80,7 +80,16 @@ def test_init_refuses_an_unusable_address(url: str) -> None:
     result = run("init", "--base-url", url)
     assert result.exit_code == 2
     assert "--base-url" in result.output
+    assert ("edit gateway.toml" in result.output) == (url == "http://x.example")
     assert list(Path().iterdir()) == []
+
+
+def test_command_without_configuration_names_it() -> None:
+    assert "there is no gateway.toml in this directory" in run("keys", "list").output
+    run("init")
+    output = run("keys", "list").output
+    assert "there is no gateway.toml" not in output
+    assert "there is no database" in output
 
 
 def test_migrate_creates_the_tables_once() -> None:
