@@ -152,6 +152,7 @@ class Reconciler:
     executor: FlowExecutor
     ids: AliasIds
     environments: Collection[str]
+    is_list_avoided: bool = False
     callers: dict[Tenant, Caller] = field(default_factory=dict)
 
     async def list_tenants(
@@ -323,10 +324,15 @@ class Reconciler:
         self, check: ObjectCheck, answer: Answer, report: ReconciliationReport
     ) -> None:
         if answer.body["listed"] is None:
-            problem = "the service does not list batches, so batches without a record here cannot be found"
-            finding = Finding(
-                check.owner, "unlisted", check.id, problem, "nothing can be done here"
-            )
+            reason, advice = "the service does not list batches", "nothing can be done here"
+            if self.is_list_avoided:
+                reason = "upstream.inferred_operations is avoid"
+                advice = (
+                    "if the service has it, run this once with "
+                    "PAYOUT_GATEWAY_UPSTREAM__INFERRED_OPERATIONS=auto"
+                )
+            problem = f"{reason}, so batches without a record here cannot be found"
+            finding = Finding(check.owner, "unlisted", check.id, problem, advice)
             report.tenants_without_list.append(finding)
             return
         for id_, (status, description) in answer.body["unknown"].items():
@@ -437,7 +443,9 @@ async def open_reconciler(settings: Settings, store: Store) -> AsyncIterator[Rec
     environments = settings.environments.map_configured_environments_by_name()
     async with open_flow_executor(settings, store) as executor:
         ids = AliasIds(store, settings.legacy.stand_ins)
-        yield Reconciler(store, ObjectStateStore(store), executor, ids, environments)
+        is_list_avoided = settings.upstream.inferred_operations == "avoid"
+        ledger = ObjectStateStore(store)
+        yield Reconciler(store, ledger, executor, ids, environments, is_list_avoided)
 
 
 @asynccontextmanager

@@ -373,6 +373,20 @@ async def test_service_without_batch_list_is_reported(tmp_path: Path) -> None:
         assert "cannot be found; nothing can be done here\n" in output
 
 
+async def test_setting_that_avoids_the_list_of_batches_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        await create_batch(
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "5.00"
+        )
+        monkeypatch.setenv("PAYOUT_GATEWAY_UPSTREAM__INFERRED_OPERATIONS", "avoid")
+        output = (await operated_gateway.run_command("reconcile")).stdout
+        assert "batches: upstream.inferred_operations is avoid" in output
+        monkeypatch.setenv("PAYOUT_GATEWAY_UPSTREAM__INFERRED_OPERATIONS", "auto")
+        assert "For information" not in (await operated_gateway.run_command("reconcile")).stdout
+
+
 async def test_deleted_recipient_that_is_active_again_is_a_finding(
     tmp_path: Path,
 ) -> None:
