@@ -292,8 +292,10 @@ class SignedBatchWrite:
             if self._response is None:
                 raise (WrongBatchStatus() if isinstance(failure, Invalid) else failure) from None
         else:
+            # A copy of a signed request is another one, so none waits for the delivery.
             if operation is not None:
                 idempotency_guard.deliveries.record_delivery(operation)
+                idempotency_guard.deliveries.end(operation)
         if self._response is None and self._is_in_doubt:
             raise Unknown("another process has determined the outcome")
         if self._response is None:  # a retry of a start that has already happened

@@ -154,6 +154,15 @@ async def test_superseded_batch_is_not_written_by_any_id(
     assert await harness.send_write(build_write(target)) == 200
 
 
+@pytest.mark.parametrize("target", [START_PATH, "/v1/batches/B-1/payments"])
+async def test_answered_write_leaves_nothing_in_memory(
+    harness: TransitionsHarness, target: str
+) -> None:
+    guard = harness.transitions._idempotency_guard
+    assert await harness.send_write(build_write(target)) == 200
+    assert not guard.deliveries.pending
+
+
 async def supersede_batch(object_states: ObjectStateStore) -> None:
     """Record an edit of a batch at a service that has no edit operation."""
     mark_superseded = CompareAndSet("alias", "B-1", {"abandoned": True})
