@@ -16,6 +16,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import sys
 import termios
 from pathlib import Path
 
@@ -23,6 +24,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from gateway.__main__ import main as start_command
 from gateway.cli import COMMAND_GROUPS, gateway, main
 from gateway.cli.output import run_to_completion
 from tests.processes import (
@@ -216,6 +218,21 @@ def test_internal_error_is_one_line_without_data(
     output = capsys.readouterr().err
     assert re.fullmatch(r"payout-gateway: internal error: LookupError at \S.*\n", output)
     assert "secret" not in output
+
+
+def test_interrupt_while_the_gateway_is_imported_prints_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class InterruptedImport:
+        @staticmethod
+        def find_spec(*_arguments: object) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "gateway.cli")
+    monkeypatch.setattr(sys, "meta_path", [InterruptedImport])
+    with pytest.raises(SystemExit) as ending:
+        start_command()
+    assert ending.value.code == 130
 
 
 def test_wide_terminal_shows_a_table_and_narrow_one_shows_records(
