@@ -34,8 +34,9 @@ def import_ids(
     """Import pairs of ids from FILE, a CSV of legacy_id,current_id (- is stdin).
 
     For objects that clients stored under a different id than the service uses now. Within a minute,
-    answers show the legacy id; requests may use either. Either all pairs are imported or none. The
-    options say whose objects they are, unless only one merchant and environment has keys.
+    answers show the legacy id; requests may use either. A batch that was created through the
+    gateway keeps the alias that clients know. Either all pairs are imported or none. The options
+    say whose objects they are, unless only one merchant and environment has keys.
     """
     filters = " ".join(word for word in (merchant, environment) if word) or "any merchant"
     missing = f"there is no key of {filters}; `payout-gateway keys list` shows the keys"

@@ -143,9 +143,22 @@ async def insert_legacy_ids(
     imported: bool = False,
 ) -> None:
     """Like ``save_legacy_ids``, as part of a transaction."""
-    common = {**owner._asdict(), "imported": imported, "created_at": now}
+    common = {**owner._asdict(), "created_at": now}
+    created: set[str] = set()
+    if imported:
+        values = {**owner._asdict(), "names": sorted(names.values())}
+        created = {id_ for (id_,) in await tx.fetch(_CREATED, values)}
     # Always in the same order: two transactions that insert the same ids must not deadlock.
-    rows = [{**common, "legacy_id": name, "current_id": names[name]} for name in sorted(names)]
+    rows = [
+        {
+            **common,
+            "legacy_id": name,
+            "current_id": names[name],
+            # Clients know a created object by its alias, which answers go on to show.
+            "imported": imported and names[name] not in created,
+        }
+        for name in sorted(names)
+    ]
     for start in range(0, len(rows), MAX_ROWS_PER_STATEMENT):
         slice_rows = rows[start : start + MAX_ROWS_PER_STATEMENT]
         inserted = await tx.fetch(_INSERT, *slice_rows)

@@ -159,7 +159,10 @@ async def test_tenant_is_required_if_there_are_several(
     assert "there is no key of demoo sandbox" in error_output
 
 
-async def test_running_gateway_accepts_and_returns_imported_id(tmp_path: Path) -> None:
+async def test_running_gateway_accepts_and_returns_imported_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.storage.alias_ids._CACHE_SECONDS", 0.001)
     service = Service(seed=1)
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         recipient = await create_recipient(gateway)
@@ -177,6 +180,8 @@ async def test_running_gateway_accepts_and_returns_imported_id(tmp_path: Path) -
             "payments": [{"recipient": {"id": "R-OLD1"}, "sourceAmount": "1.00"}],
         }
         await request_successfully(gateway, "POST", "/batches", body)
+        rows = (await request_successfully(gateway, "GET", "/batches"))["batches"]
+        assert batch in [row["id"] for row in rows], "as the client got it of its create"
 
 
 async def test_short_id_of_a_created_object_is_not_imported_for_another(tmp_path: Path) -> None:
