@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import aiohttp
 import pytest
 
 from gateway.config.settings import State
+from gateway.writes import reconciler
 from tests.gateway.storage import conftest
 from tests.payouts import create_recipient
 from tests.running_gateway import KEY, GatewayResponse, GatewayUnderTest, open_gateway
@@ -150,6 +152,16 @@ async def test_concurrent_identical_requests_are_executed_once(gateways: TwoGate
         assert gateways.count_created() == number + 1
 
 
+def _encode_batch_request(gateways: TwoGateways) -> tuple[bytes, bytes]:
+    """Returns head and body."""
+    body = json.dumps(gateways.batch).encode()
+    head = (
+        f"POST /v1/batches HTTP/1.1\r\nHost: gateway\r\nX-API-Key: {KEY['api_key']}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode(), body
+
+
 async def _create_batch_while_a_body_stalls(
     gateways: TwoGateways, *, at_first: bool, pause_seconds: float = 0
 ) -> GatewayResponse:
@@ -157,11 +169,7 @@ async def _create_batch_while_a_body_stalls(
 
     The delivery of that response is saved within a second after it.
     """
-    body = json.dumps(gateways.batch).encode()
-    head = (
-        f"POST /v1/batches HTTP/1.1\r\nHost: gateway\r\nX-API-Key: {KEY['api_key']}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    ).encode()
+    head, body = _encode_batch_request(gateways)
     async with await open_connection(gateways.first.running.port) as connection:
         await connection.send(head + body[:20])
         await asyncio.sleep(0.2)
@@ -220,4 +228,29 @@ async def test_separate_request_whose_body_stalls_is_a_retry_for_replay_seconds(
         await gateways.prepare()
         service.faults.clear()
         await _create_batch_while_a_body_stalls(gateways, at_first=at_first, pause_seconds=1.5)
+        assert gateways.count_created() == 1
+
+
+async def test_retry_that_came_in_replay_seconds_may_send_its_body_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The response is stored as long as that may take."""
+    monkeypatch.setattr(reconciler, "_UNREAD_RETENTION", timedelta(seconds=4))
+    service = Service(seed=1)
+    async with (
+        _open_simulator(service) as url,
+        open_gateway(tmp_path, url, writes={"replay_seconds": 3}) as gateway,
+    ):
+        gateways = TwoGateways(gateway, gateway, service)
+        await gateways.prepare()
+        service.faults.clear()
+        assert (await gateways.create_batch(gateway)).status == 200
+        head, body = _encode_batch_request(gateways)
+        async with await open_connection(gateway.running.port) as connection:
+            await connection.send(head + body[:20])
+            await asyncio.sleep(5.4)
+            await connection.send(body[20:])
+            response = await connection.read_response()
+        assert response is not None
+        assert response.headers["idempotent-replayed"] == "true"
         assert gateways.count_created() == 1

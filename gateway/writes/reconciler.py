@@ -466,7 +466,8 @@ class WriteReconciler:
     async def _close_and_clear_expired_operations(self) -> None:
         compute_time_before = self._journal.compute_time_before
         retention_start = compute_time_before(_RETENTION)
-        unread_retention = max(_UNREAD_RETENTION, timedelta(seconds=self._journal.replay_seconds))
+        # Both, as a retry that came in time may be decided only when its body has arrived.
+        unread_retention = _UNREAD_RETENTION + timedelta(seconds=self._journal.replay_seconds)
         # With each sweep, so that never many have expired.
         await clear_expired_responses(
             self._store, retention_start, compute_time_before(unread_retention)
