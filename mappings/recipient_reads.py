@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any
 
@@ -51,6 +51,10 @@ def load_recipient(recipient_id: str) -> Generator[Step, Any, RecipientWithFacts
     return (yield from _complete_with_valid_facts(recipient_id, recipient, facts))
 
 
+_CREATION_TIME = timedelta(seconds=2)
+"""How long the changes take that follow a creation in the same request."""
+
+
 def is_shown_late(recipient: Mapping[str, JSON]) -> Generator[Step, Any, bool]:
     """Whether the service may show a recipient as it was before a change of the last minute.
 
@@ -65,9 +69,12 @@ def is_shown_late(recipient: Mapping[str, JSON]) -> Generator[Step, Any, bool]:
     if (change := changes.get(f"/recipients/{recipient['id']}")) is None:
         return False
     try:
-        changed_at = datetime.fromisoformat(change[-1])
-        # The service shows milliseconds. Not rounded to seconds even if it shows only those: two
-        # changes may have the same second, and a value sent twice does less harm than a lost one.
+        recorded_at, changed_at = map(datetime.fromisoformat, (change[1], change[-1]))
+        # In whole seconds, the service may show its creation, and what followed, with the same time.
+        if not changed_at.microsecond:
+            created_at = datetime.fromisoformat(str(recipient.get("createdAt")))
+            changed_at = recorded_at if changed_at - created_at < _CREATION_TIME else changed_at
+        # The service shows milliseconds.
         changed_at = changed_at.replace(microsecond=changed_at.microsecond // 1000 * 1000)
         return datetime.fromisoformat(str(recipient.get("updatedAt"))) < changed_at
     except (ValueError, TypeError):

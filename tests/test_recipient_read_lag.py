@@ -379,10 +379,15 @@ async def test_a_government_id_that_is_not_shown_yet_is_not_lost(
         assert stored.fields["governmentIds"] == [first_id]
 
 
-async def test_a_shown_change_is_not_late_by_another_clock(tmp_path: Path) -> None:
-    service = Service(seed=1, clock=lambda: time() - 1)
+@pytest.mark.parametrize("clock", [time, lambda: int(time())], ids=["slow", "seconds"])
+async def test_a_shown_change_is_not_late_by_another_clock(
+    clock: Callable[[], float], tmp_path: Path
+) -> None:
+    seconds_behind = 4
+    service = Service(seed=1, clock=lambda: clock() - seconds_behind)
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         path = f"/recipients/{await create_recipient(gateway)}"
+        seconds_behind = 1
         await request_successfully(gateway, "PATCH", path, {"firstName": "Eve"})
         response = await gateway.request("PATCH", f"/v1{path}", {"ssn": "****11"})
         assert response.status == 406, response.text
@@ -401,3 +406,17 @@ async def test_two_changes_of_one_second_are_told_apart(tmp_path: Path) -> None:
         await request_successfully(gateway, "PATCH", path, shown)
         (stored,) = service.find_or_create_tenant().recipients.values()
         assert stored.fields["firstName"] == "Eve"
+
+
+async def test_a_status_outlasts_an_account_changed_in_the_same_second(tmp_path: Path) -> None:
+    now = int(time())
+    service = Service(seed=1, clock=lambda: now)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        path = f"/recipients/{await create_recipient(gateway)}"
+        now += 4
+        payout_path = f"{path}/payout-methods"
+        await request_successfully(gateway, "PATCH", payout_path, build_wallet("eve@example.com"))
+        await show_as_now(gateway, service)
+        await request_successfully(gateway, "PATCH", path, {"status": "disabled"})
+        shown = (await request_successfully(gateway, "GET", path))["recipient"]
+        assert shown["status"] == "disabled"

@@ -40,12 +40,16 @@ from gateway.storage.state_tables import (
 from gateway.storage.store import Store
 from gateway.storage.tenants import Tenant
 from gateway.writes import states
+from mappings.dates import EARLIEST_INSTANT
 from mappings.effects import MAX_READ_LAG, CompareAndSet, LoadFacts
 from mappings.lazy_sequences import SLICE_SIZE, LazySequence, iterate_chunks, iterate_slices
 from mappings.outcome_matching import CREATION_TOLERANCE, EARLY_CREATION_TOLERANCE
 
 _MAX_INLINE_LENGTH = 16 * 1024
 """Length of facts, in characters, above which they are decoded in a worker thread."""
+
+_LONGEST_CALL = timedelta(seconds=5)
+"""How long after its time of sending a change is executed, unless the service tells when."""
 
 
 class ObjectStateStore:
@@ -180,9 +184,13 @@ class ObjectStateStore:
         since = self._store.compute_time_before(MAX_READ_LAG)
         row = {**owner._asdict(), "object_id": id_, "since": since}
         rows = await self._store.read(lambda tx: tx.fetch(SELECT_CHANGES_SINCE, row), is_brief=True)
-        changes = {}
+        changes, latest = {}, EARLIEST_INSTANT
         for row in rows:
             changed_at = row.changed_at or row.recorded_at
+            # A service that writes whole seconds may show an earlier change of the same second.
+            if not changed_at.microsecond and changed_at <= latest:
+                changed_at += timedelta(seconds=1)
+            latest = max(latest, row.changed_at or row.recorded_at + _LONGEST_CALL)
             times = row.recorded_at.isoformat(), changed_at.isoformat()
             changes[row.path] = [row.object_id, *times]
         return changes

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.stored_json import StoredText
-from mappings.dates import parse_instant_or_earliest
+from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
 from mappings.effects import (
     JSON,
     AwaitFacts,
@@ -199,15 +199,12 @@ _FAILURE_DECODERS: dict[str, Callable[[dict[str, Any]], Failure]] = {
 
 
 def find_change_time_in_result(outcome: Outcome) -> datetime | None:
-    """Finds the time that the service shows with a changed recipient; None if it shows none.
-
-    Of whole seconds neither: it may show another change of the same second.
-    """
+    """Finds the time that the service shows with a changed recipient; None if it shows none."""
     recipient = outcome.get("recipient") if isinstance(outcome, dict) else None
     if not isinstance(recipient, dict):
         return None
     changed_at = parse_instant_or_earliest(recipient.get("updatedAt"))
-    return changed_at if changed_at.microsecond else None
+    return None if changed_at == EARLIEST_INSTANT else changed_at
 
 
 _CREATED_FIELDS = ("recipient", "batch", "payment")
