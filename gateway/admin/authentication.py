@@ -60,8 +60,13 @@ def create_auth_middleware(server: Server) -> Middleware:
             if "Authorization" in request.headers:
                 log.warning("admin_token_refused", **{"client.address": request.remote})
                 await delay_authentication_failure(request.remote or "")
-            # A browser asks its user.
-            is_page = request.method == "GET" and "text/html" in request.headers.get("Accept", "")
+            # A browser asks its user, or takes the password of its address, which it sends after a
+            # challenge only: also for the style sheet of a page, of which Accept says nothing.
+            is_browser = (
+                "text/html" in request.headers.get("Accept", "")
+                or "Sec-Fetch-Dest" in request.headers
+            )
+            is_page = request.method == "GET" and is_browser
             return web.json_response(
                 _build_error_body("The admin token is missing or wrong."),
                 status=401,

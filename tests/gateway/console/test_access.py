@@ -77,6 +77,8 @@ async def test_browser_is_asked_for_the_token_and_program_for_a_bearer_token(
                 assert page.headers["WWW-Authenticate"].startswith("Basic realm=")
                 response = await client.get(path, Accept="*/*")
                 assert (response.status, response.headers["WWW-Authenticate"]) == (401, "Bearer")
+                part = await client.get(path, Accept="*/*", **{"Sec-Fetch-Dest": "style"})
+                assert part.headers["WWW-Authenticate"].startswith("Basic realm=")
             assert (await client.post("/switches", FREEZE_FORM)).status == 401
             bearer_header = {"Authorization": f"Bearer {TOKEN}"}
             assert (await client.get("/", **bearer_header)).status == 200
