@@ -247,6 +247,9 @@ def apply_payment_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
     currency are null until the next quote, which decides them (earlier, section 4.3).
     """
     changes = extract_payment_changes(body)
+    # A target currency belongs to a target amount (legacy interface, section 4.4).
+    if not changes.get("targetAmount") and (entry.keys() | changes.keys()) & {"sourceAmount"}:
+        changes.pop("targetCurrency", None)
     updated = dict(entry)
     if told := updated.pop("told", None) if changes.keys() & {*SENT_AMOUNT_FIELDS} else None:
         names = ("compliance", "memo", *(["targetCurrency"] if "sourceAmount" in changes else ()))

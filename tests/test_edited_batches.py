@@ -259,10 +259,11 @@ async def test_an_edit_changes_nothing_that_payments_show_except_the_edited_term
         assert shown == [first, changed, last]
         body = (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"]
         assert body["amount"] == "19.61"
+        # Without a target amount, it means nothing.
+        first_path = f"{path}/{first['id']}"
+        await request_successfully(gateway, "PATCH", first_path, {"targetCurrency": "JPY"})
         # Sent back as it was read: nothing changes but the memo.
-        await request_successfully(
-            gateway, "PATCH", f"{path}/{first['id']}", {**first, "memo": "rent"}
-        )
+        await request_successfully(gateway, "PATCH", first_path, {**first, "memo": "rent"})
         shown = await list_payments_without_batch(gateway, batch)
         assert shown[0].items() >= {**terms[0], "targetAmount": "2.76", "memo": "rent"}.items()
         await request_successfully(gateway, "POST", f"/batches/{batch}/generate-quote")
