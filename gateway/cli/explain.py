@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 import textwrap
@@ -17,6 +18,8 @@ from gateway.cli import CommandError, options, output
 from gateway.config.settings import Settings
 from gateway.docgen.curl import parse_curl, separate_own_and_curl_arguments
 from gateway.docgen.explain import ExplainedCall, Explanation, explain_request, format_value
+
+EXAMPLE_ID = re.compile(r"\b[ABPR]-EXAMPLE\d*\b")
 
 # Python instead of `openssl dgst -hmac`, whose arguments, the secret key, every user can list.
 PREAMBLE = """\
@@ -50,7 +53,7 @@ def explain(*, words: tuple[str, ...], settings: Settings, as_json: bool, as_cur
         payout-gateway explain -X POST /v1/recipients -d '{"type": "business", ...}'
 
     Headers are ignored; no API key is needed. With --curl, the output is a shell script that signs
-    and sends the calls; it reads ACCESS_KEY and SECRET_KEY from the environment of the shell.
+    and sends the calls, up to the first with an id that a response returns; it reads ACCESS_KEY and SECRET_KEY from the environment of the shell.
     """
     if as_curl and as_json:
         raise click.UsageError("give either --curl or --json")
@@ -125,7 +128,16 @@ def _render_curl_script(settings: Settings, explanation: Explanation) -> str:
     environment = environments.sandbox or environments.live
     base_url = environment.base_url if environment else "https://sandbox.service.example"
     parts = [PREAMBLE.format(base_url=shlex.quote(base_url))]
+    known_ids: set[str] = set()
     for number, call in enumerate(explanation.calls, 1):
+        example_ids = {*EXAMPLE_ID.findall(call.target + call.signed_text)} - known_ids
+        # A call with them would fail, or concern another object.
+        if number > 1 and example_ids:
+            parts.append(
+                f"exit  # replace {', '.join(sorted(example_ids))} below by ids of the responses; then "
+                "remove this line, and the calls above it, which have been made"
+            )
+        known_ids |= example_ids
         parts.append("\n".join(_iter_call_lines(settings, number, call)))
     # In a subshell, which a missing credential ends, also of a shell that it is pasted into.
     return "\n\n".join(parts) + "\n)"
@@ -134,10 +146,7 @@ def _render_curl_script(settings: Settings, explanation: Explanation) -> str:
 def _iter_call_lines(settings: Settings, number: int, call: ExplainedCall) -> Iterator[str]:
     words = settings.vocabulary.current
     _, method, signed_target, body = call.signed_text.removesuffix("\n").split("\n", 3)
-    title = f"# {number}. {method} {call.target}"
-    if number > 1:
-        title += "; ids that an earlier response returns are examples: replace them"
-    yield title
+    yield f"# {number}. {method} {call.target}"
     if body:
         yield f"BODY={shlex.quote(body)}"
     yield "STAMP=$(date +%s)"

@@ -328,6 +328,16 @@ async def test_curl_script_is_accepted_by_the_service_and_shows_no_secret(tmp_pa
     assert KEY["secret_key"] not in script + output.decode() + errors.decode()
 
 
+def test_curl_script_ends_before_a_call_with_an_example_id(tmp_path: Path) -> None:
+    body = '{"sourceCurrency":"USD","payments":[]}'
+    script = run_installed_command(
+        "explain", "--curl", "-X", "POST", "/v1/batches", "-d", body, folder=tmp_path
+    ).stdout
+    assert "\nexit  # replace B-EXAMPLE below " in script
+    first, rest = script.split("\nexit ")
+    assert ("EXAMPLE" in first, "/v1/batch/B-EXAMPLE/summary" in rest) == (False, True)
+
+
 def test_curl_script_needs_credentials_from_the_environment(tmp_path: Path) -> None:
     script = run_installed_command("explain", "--curl", "/v1/recipients", folder=tmp_path).stdout
     environment = {"PATH": os.environ["PATH"], "ACCESS_KEY": "a"}
