@@ -16,6 +16,7 @@ from gateway.docgen.curl import InvalidRequestText
 from gateway.http.request_reader import parse_query
 from gateway.legacy_api.routes import Routes
 from gateway.payloads import json_codec
+from gateway.reads.recipient_cache.scan import PAGE_SIZE
 from gateway.writes.call_sender import TargetBuilder
 from mappings import errors, request_bodies
 from mappings.current import find_documented_endpoint
@@ -107,6 +108,9 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
         raise InvalidRequestText(
             f"{method} {path} is not an operation of the legacy interface; `operations` lists them"
         )
+    words = {"<wallet>": vocabulary.legacy_wallet, "<service>": vocabulary.legacy_service}
+    for placeholder, word in words.items():
+        operation = replace(operation, path=operation.path.replace(placeholder, word))
     spelling = build_legacy_translator(vocabulary)
     sent_body = _decode_body(operation, data)
     legacy_body = spelling.translate_to_neutral(operation.body_shape, sent_body)
@@ -225,8 +229,9 @@ def _list_calls_of_step(step: Step) -> list[Call]:
         return list(step.calls)
     if not isinstance(step, ListQuery):
         return []
-    # With a native query, one call answers the list; without one, the gateway scans it.
-    return [Call("GET", step.path, query=step.native_query or {**step.prefilter, **step.scan_sort})]
+    # With a native query, one call answers the list; without one, the gateway reads every page.
+    scan = {"page": "1", "pageSize": str(PAGE_SIZE), **step.prefilter, **step.scan_sort}
+    return [Call("GET", step.path, query=step.native_query or scan)]
 
 
 def _build_explained_call(call: Call, request: Request, settings: Settings) -> ExplainedCall:

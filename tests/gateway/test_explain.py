@@ -98,11 +98,18 @@ def test_query_parameters_show_their_targets() -> None:
     assert fields["currency"] == ("USD", "payoutCurrency", "translated")
     assert explanation.kept == []
     scan_call = explain("GET", "/v1/recipients?city=Oslo&orderBy=name").calls[0]
-    assert [field.rule for field in scan_call.fields] == ["set by the gateway"] * 2
+    assert [field.rule for field in scan_call.fields] == ["set by the gateway"] * 4
+    assert scan_call.target.startswith("/v1/recipients?page=1&pageSize=250&")
     unsent_fields = dict(explain("GET", "/v1/recipients?search=lo&startDate=2026-01-01&odd=1").kept)
     assert unsent_fields["search"].startswith("applied by the gateway")
     assert unsent_fields["odd"] == "not a parameter of this request"
     assert "startDate" not in unsent_fields, "it narrows what the service lists"
+
+
+def test_path_of_an_operation_has_the_words_of_the_service() -> None:
+    vocabulary = {"legacy": {"wallet": "purse"}}
+    explanation = explain("GET", "/v1/profile/balances/purse", vocabulary=vocabulary)
+    assert explanation.operation.path == "/profile/balances/purse"
 
 
 def test_batch_description_is_sent_if_endpoint_exists() -> None:
