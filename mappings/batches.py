@@ -61,6 +61,7 @@ from mappings.failures import (
     Halted,
     Invalid,
     NoSuchOperation,
+    Problem,
     Refused,
     Unreachable,
     build_empty_field_problem,
@@ -332,8 +333,8 @@ def delete_batches(request: Request) -> Flow:
     GET    /batch/:id/summary  for each, in parallel: all are checked before the first is deleted
     DELETE /batches/:id        for each
 
-    If one deletion is refused, the batches before it stay deleted, and the same request sent again
-    deletes the rest.
+    If one deletion is refused or not sent, the batches before it stay deleted, and the same request
+    sent again deletes the rest.
     """
     ids = list(dict.fromkeys(request.body["ids"]))
     request.raise_if_invalid([] if ids else [build_empty_field_problem("ids")])
@@ -348,7 +349,12 @@ def delete_batches(request: Request) -> Flow:
     if not all(batch.is_editable for batch in batches):
         raise Invalid(WRONG_STATUS)
     for batch in batches:
-        yield from _delete_batch(batch, request, request_id)
+        try:
+            yield from _delete_batch(batch, request, request_id)
+        except Unreachable as failure:
+            if batch is batches[0]:
+                raise
+            raise Halted(PARTLY_DELETED, retry_after=failure.retry_after or 1) from None
     return Answer({"object": "deleted"})
 
 
@@ -384,6 +390,10 @@ def _delete_batch(batch: Batch, request: Request, request_id: str | None = None)
     yield CompareAndSet("batch", batch.id, facts, linked=redirects)
 
 
+PARTLY_DELETED = Problem(
+    "internal_server_error",
+    "Some of the batches were deleted, and the others not yet. Send the same request again later.",
+)
 _BATCH_ID_PATTERN = re.compile("B-[A-Za-z0-9]+")
 _BATCHES_PATH, _BATCH_PATH = "/batches", "/batches/{id}"
 _EDITABLE_ASSUMPTION = (

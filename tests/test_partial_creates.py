@@ -15,7 +15,10 @@ import pytest
 from sqlalchemy import select
 
 from gateway.storage.tables import operations
+from gateway.upstream.client import UpstreamClient
+from gateway.upstream.http_connection import Reply
 from gateway.writes.states import IN_DOUBT
+from mappings.failures import Unreachable
 from tests.operator_commands import (
     AdjustableClock,
     OperatedGateway,
@@ -289,6 +292,32 @@ async def test_rest_of_a_bulk_deletion_is_left_to_the_retry(tmp_path: Path) -> N
         assert len(setup.recorder.list_writes("DELETE", path)) == 2
         assert (await setup.gateway.request("DELETE", "/v1/batches", {"ids": ids})).status == 200
         assert len(setup.recorder.list_writes("DELETE", path)) == 3
+
+
+async def test_bulk_deletion_that_ends_half_way_does_not_say_that_nothing_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_setup(tmp_path) as setup:
+        body: Any = {"sourceCurrency": "USD", "payments": []}
+        responses = [
+            await setup.gateway.request("POST", "/v1/batches", {**body, "description": each})
+            for each in ("one", "two")
+        ]
+        request = "DELETE", "/v1/batches", {"ids": [each.body["batch"]["id"] for each in responses]}
+        send = UpstreamClient.send
+
+        async def lose_connection(client: UpstreamClient, *arguments: Any, **options: Any) -> Reply:
+            if "DELETE" in arguments and setup.recorder.list_writes("DELETE"):
+                raise Unreachable
+            return await send(client, *arguments, **options)
+
+        with monkeypatch.context() as context:
+            context.setattr(UpstreamClient, "send", lose_connection)
+            response = await setup.gateway.request(*request)
+        assert (response.status, "Retry-After" in response.headers) == (500, True)
+        assert response.body["errors"][0]["message"].startswith("Some of the batches were deleted")
+        assert (await setup.gateway.request(*request)).status == 200
+        assert len(setup.recorder.list_writes("DELETE")) == 2
 
 
 async def _is_nothing_in_doubt(setup: Setup | OperatedGateway) -> bool:
