@@ -14,6 +14,24 @@ from mappings.batch_views import BATCH
 from mappings.effects import JSON, Operation
 from mappings.objects import ADDRESS, BANK, PAYMENT, RECIPIENT, WALLET
 
+FACT_LABELS = {
+    "phase": "state",
+    "upstream": "id at the service",
+    "abandoned": "superseded batches",
+    "elsewhere": "created elsewhere",
+    "is_new": "not read back yet",
+    "adds": "payments that are being added",
+    "still_there": "still at the service",
+    "gone": "removed",
+    "id": "first id",
+}
+"""Words for stored facts whose names are older than the terms of the documentation."""
+
+BOOKKEEPING_FACTS = frozenset(
+    ["version", "since", "changed_at", "removed_at", "has_memos", "together"]
+)
+"""Stored facts that only order concurrent changes or find rows."""
+
 _TABLES = (BANK, WALLET, RECIPIENT, ADDRESS, PAYMENT, BATCH)
 _UNSENT_REASONS = {
     "primary.method": "selects the primary account",

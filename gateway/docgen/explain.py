@@ -35,6 +35,8 @@ from mappings.errors import ErrorAnswer
 from mappings.examples import ExampleService
 from mappings.failures import Failure, Invalid, Problem
 from mappings.provenance import (
+    BOOKKEEPING_FACTS,
+    FACT_LABELS,
     explain_unsent_fields,
     explain_unsent_params,
     is_field_path_within,
@@ -217,8 +219,13 @@ def _run_flow(
             _build_explained_call(call, request, settings) for call in _list_calls_of_step(step)
         ]
         if isinstance(step, CompareAndSet):
-            names = ", ".join(name for name in step.facts if step.facts[name])
-            explanation.remembered.append(f"{step.kind} {step.id}: {names}")
+            names = [
+                FACT_LABELS.get(name, name)
+                for name, value in step.facts.items()
+                if value and name not in BOOKKEEPING_FACTS
+            ]
+            if names:
+                explanation.remembered.append(f"{step.kind} {step.id}: {', '.join(names)}")
         step_result = simulated_service.answer_step(step)
 
 

@@ -18,6 +18,7 @@ from sqlalchemy import ColumnElement, Table, or_, select
 from gateway.observability.plurals import format_time
 from gateway.operator.in_doubt_writes import format_write_id
 from gateway.storage import ObjectStateStore, Store, Tenant
+from gateway.storage.alias_ids import AliasIds
 from gateway.storage.audit_log import AuditEvent, describe_scope, list_audit_events
 from gateway.storage.database import Transaction
 from gateway.storage.operation_records import OperationRecord, Write
@@ -26,6 +27,7 @@ from gateway.storage.state_tables import STATE_TABLES
 from gateway.storage.tables import legacy_ids, operation_objects
 from gateway.writes import states
 from mappings.forwarded_writes import BATCH_DELETIONS
+from mappings.provenance import FACT_LABELS
 
 SHOWN_FACTS = {
     "batch": "phase version upstream abandoned elsewhere is_new imported since started currency "
@@ -164,8 +166,12 @@ async def _find_related_ids(
     is_id = or_(legacy_ids.c.legacy_id == id_, legacy_ids.c.current_id == id_)
     query = select(legacy_ids).filter_by(**owner._asdict()).where(is_id)
     known_ids: list[KnownId] = []
+    aliases = AliasIds(store, "all")
     for row in await store.fetch(query):
-        description = "the legacy id, imported" if row.imported else "the legacy id"
+        # Not the column: of an object that has an alias it says which id is shown.
+        pair = {row.legacy_id: row.current_id}
+        is_imported = bool(aliases.map_current_to_imported_legacy_ids(owner, pair))
+        description = "the legacy id, imported" if is_imported else "the legacy id"
         known_ids += [KnownId(row.legacy_id, description), KnownId(row.current_id, SERVICE_ID)]
     alias = await ledger.load(owner, "alias", id_)
     if alias.get("id"):
@@ -226,6 +232,10 @@ STATE_WORDS = {
 """The database keeps the names of the first version, which say less."""
 
 
+KIND_LABELS = {"alias": "the other id", "begun": "the forwarded batch"}
+PHASE_LABELS = {"sent": "at the service", "making": "being created"}
+
+
 def format_trace(object_trace: ObjectTrace) -> list[str]:
     lines = [f"{object_trace.owner}", ""]
     descriptions: dict[str, list[str]] = {}
@@ -233,8 +243,11 @@ def format_trace(object_trace: ObjectTrace) -> list[str]:
         descriptions.setdefault(id_, []).append(what)
     lines += [f"  {id_}  {'; '.join(texts)}" for id_, texts in descriptions.items()]
     for object_name, facts in object_trace.facts.items():
-        values = ", ".join(f"{name} {_format_fact(value)}" for name, value in facts.items())
-        lines += ["", f"  record of {object_name}: {values}"]
+        kind, _, id_ = object_name.partition(" ")
+        values = ", ".join(
+            f"{FACT_LABELS.get(name, name)} {_format_fact(value)}" for name, value in facts.items()
+        )
+        lines += ["", f"  record of {KIND_LABELS.get(kind, kind)} {id_}: {values}"]
     if object_trace.payments is not None:
         lines += [f"  payments on record: {object_trace.payments}"]
     # Requests and audit events in one chronological list.
@@ -251,7 +264,9 @@ def format_trace(object_trace: ObjectTrace) -> list[str]:
 
 
 def _format_fact(value: Any) -> str:
-    return json.dumps(value, default=str) if isinstance(value, dict | list | bool) else str(value)
+    if isinstance(value, dict | list | bool):
+        return json.dumps(value, default=str)
+    return PHASE_LABELS.get(str(value), str(value))
 
 
 def _format_request(record: OperationRecord, object_trace: ObjectTrace) -> list[str]:

@@ -243,6 +243,15 @@ async def test_draft_change_is_marked_as_not_sent_to_service(
         assert "unsent" not in output
 
 
+async def test_record_of_a_batch_is_described(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        recipient = await create_recipient(operated_gateway.gateway)
+        batch = await create_batch(operated_gateway.gateway, recipient, "5.00")
+        output = (await operated_gateway.run_command("trace", batch)).stdout
+        assert ": state at the service, version " in output
+        assert ", id at the service B-" in output
+
+
 async def test_deletion_of_superseded_batch_is_explained(tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
         batch = await create_batch(

@@ -84,6 +84,8 @@ def test_unsent_field_is_listed_with_reason() -> None:
     assert "stored" in unsent_fields["payout.holdup.limit"]
     assert "payout.primary.method" not in unsent_fields, "it is the type of the account"
     assert any("holdup" in line for line in explanation.remembered)
+    start = explain("POST", "/v1/batches/B-ABCDEFGH12345678/start-processing")
+    assert start.remembered[-1] == "batch B-ABCDEFGH12345678: state, started"
 
 
 def test_query_parameters_show_their_targets() -> None:
