@@ -89,11 +89,19 @@ def drop_unchanged_recipient_fields(
     answer = {**RECIPIENT.translate_to_legacy(recipient), "ssn": ssn}
     is_whole_object = body.get("id") and not is_shown_late
     compared_fields = _COMPARED_FIELDS if is_whole_object else _MASKED_FIELDS
-    return {
+    fields = {
         name: value
         for name, value in body.items()
         if name not in compared_fields or not _is_unchanged_value(value, answer.get(name))
     }
+    if is_whole_object and (address := fields.get("address")):
+        # Answers have null for what the service does not have, and which it may refuse as a value.
+        shown = answer.get("address") or {}
+        names = [
+            name for name in address if address[name] is not None or shown.get(name) is not None
+        ]
+        fields["address"] = {name: address[name] for name in names}
+    return fields
 
 
 _MASKED_FIELDS = frozenset({"ssn", "passport"})
