@@ -35,13 +35,14 @@ def check(*, config: Path | None, as_json: bool) -> None:
     Warns about placeholder addresses from the example file, passwords in the file, and a missing
     or unusable key file. Exit code 0: valid. 1: problems were found. 2: there is no such file.
     """
-    problems, warnings = [], []
+    problems, warnings, is_valid = [], [], False
     # The same default as that of `serve`, so that both read the same file.
     file = config or (
         DEFAULT_CONFIG_FILE if DEFAULT_CONFIG_FILE.exists() or not has_setting_variable() else None
     )
     try:
         settings = load_settings(file)
+        is_valid = True
         check_settings_are_runnable(settings)
         # Errors come first: warnings about a configuration that cannot run would distract.
         warnings = [
@@ -60,6 +61,8 @@ def check(*, config: Path | None, as_json: bool) -> None:
     else:
         for line in (*problems, *(f"Warning: {each}" for each in warnings)):
             click.echo(line, err=True)
+        if problems and not is_valid:
+            click.echo("Run this again then: other checks need valid settings.", err=True)
         if not problems:
             verdict = "valid, with warnings" if warnings else "valid"
             click.echo(f"{file or 'environment variables'}: {verdict}")

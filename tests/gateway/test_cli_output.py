@@ -118,6 +118,19 @@ def test_missing_configuration_is_reported_with_folder(tmp_path: Path) -> None:
     assert f"there is no gateway.toml in {tmp_path}" in error_finding["said"]
 
 
+def test_check_says_that_other_checks_need_valid_settings(tmp_path: Path) -> None:
+    text = (
+        "[server]\nport = 'x'\nworkers = 2\n[environments.live]\nbase_url = 'http://127.0.0.1:9'\n"
+    )
+    for valid_text, is_complete in ((text, False), (text.replace("'x'", "1"), True)):
+        (tmp_path / "gateway.toml").write_text(valid_text)
+        stderr = run_installed_command("check", folder=tmp_path).stderr
+        assert ("server.workers" in stderr, "Run this again" in stderr) == (
+            is_complete,
+            not is_complete,
+        )
+
+
 def test_check_warns_of_key_file_that_nothing_creates(tmp_path: Path) -> None:
     text = (
         "[environments.live]\nbase_url = 'http://127.0.0.1:9'\n[state]\nurl = 'postgresql:///x'\n"
