@@ -46,9 +46,6 @@ MAX_REMEMBERED_STATEMENTS = 10_000
 CHECK_SECONDS = 0.002
 """Time for which the file is taken as unchanged, unless this process has changed it."""
 
-MAX_CLOCK_TICK_NS = 50_000_000
-"""Longer than a tick of the clock with which the kernel stamps a changed file: 1 to 10 ms."""
-
 
 class SqliteTransaction(Transaction):
     dialect = "sqlite"
@@ -132,9 +129,10 @@ class SqliteDatabase(Database):
         self._read_cursor: sqlite3.Cursor | None = None
         self._rows: dict[tuple[Any, ...], Sequence[Any]] = {}
         """Rows that ``fetch_now`` selected, valid as long as the file is unchanged."""
-        self._changed_at = -1
+        self._data_version = 0
+        """SQLite's number of the state that the connection for reads last saw."""
         self._check_at = 0.0
-        """When the file is looked at again; at once after a change by this process."""
+        """When that is looked at again; at once after a change by this process."""
         self._waiting: list[_Job] = []
         """Jobs that wait for the group before them."""
         self._groups: queue.SimpleQueue[tuple[Sequence[_Job], bool] | None] = queue.SimpleQueue()
@@ -169,35 +167,31 @@ class SqliteDatabase(Database):
         arguments = compiled.build_arguments(parameters)
         key = (statement, *arguments)
         try:
+            cursor = self._read_cursor or self._open_read_cursor()
             if (now := time.monotonic()) >= self._check_at:
                 # Set first: a change that is made meanwhile sets it back.
                 self._check_at = now + CHECK_SECONDS
-                self._forget_rows_if_changed()
+                self._forget_rows_if_changed(cursor)
             rows = self._rows.get(key)
             if rows is None:
                 # A transaction of its own, as every single statement is.
-                cursor = self._read_cursor or self._open_read_cursor()
-                rows = cursor.execute(compiled.text, arguments).fetchall()
-                # Another change in the same tick of the file system's clock would not be noticed.
-                if time.time_ns() - self._changed_at > MAX_CLOCK_TICK_NS:
-                    self._rows[key] = rows
-        except (OSError, sqlite3.Error):
+                rows = self._rows[key] = cursor.execute(compiled.text, arguments).fetchall()
+        except sqlite3.Error:
             return None
         return rows
 
-    def _forget_rows_if_changed(self) -> None:
-        # Before rows are read: if the file changes after that, they are read again.
-        try:
-            changed_at = os.stat(self._wal_location).st_mtime_ns  # noqa: PTH116 - in nearly every read
-        except FileNotFoundError:
-            changed_at = os.stat(self.location).st_mtime_ns  # noqa: PTH116
-        if changed_at != self._changed_at or len(self._rows) > MAX_REMEMBERED_STATEMENTS:
-            self._rows, self._changed_at = {}, changed_at
+    def _forget_rows_if_changed(self, cursor: sqlite3.Cursor) -> None:
+        # Before rows are read: if the file changes after that, they are read again. Not by the
+        # file's time: others see a change only when the disk has it, long after it was written.
+        ((data_version,),) = cursor.execute("PRAGMA data_version").fetchall()
+        if data_version != self._data_version or len(self._rows) > MAX_REMEMBERED_STATEMENTS:
+            self._rows, self._data_version = {}, data_version
 
     def _open_read_cursor(self) -> sqlite3.Cursor:
         # Not that of the connection that writes, whose pages in memory would hide a damaged file.
         if self._read_cursor is None:
-            self._read_cursor = self._connect(0).cursor()
+            # Each connection numbers the states on its own.
+            self._rows, self._read_cursor = {}, self._connect(0).cursor()
         return self._read_cursor
 
     def write(
@@ -337,9 +331,8 @@ class SqliteDatabase(Database):
         except BaseException as error:  # noqa: BLE001 - each caller gets it
             self._fail_jobs(jobs, error)
             return error if time.monotonic() - started_at > self.patience_seconds else None
-        # Before the callers learn of it, so that what they read next shows their change. The file may
-        # be unchanged since then: others see a change only when the disk has it.
-        self._changed_at, self._check_at = -1, 0.0
+        # Before the callers learn of it, so that what they read next shows their change.
+        self._check_at = 0.0
         return None
 
     def _run_jobs(self, cursor: sqlite3.Cursor, jobs: Sequence[_Job], begin: str) -> None:

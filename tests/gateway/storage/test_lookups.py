@@ -15,6 +15,7 @@ from gateway.storage.id_rows import (
     load_legacy_ids,
     save_legacy_ids,
 )
+from gateway.storage.sqlite_database import CHECK_SECONDS
 from gateway.storage.sqlite_driver import sqlite3
 from tests.state import execute
 
@@ -55,7 +56,7 @@ async def test_lookup_in_unusable_database_raises_store_unavailable(sqlite: Stat
         assert await object_states.load(ACME, "recipient", "R-1") == {}
         file.write_bytes(b"no database " * 4096)
         with pytest.raises(StoreUnavailable, match="the file is damaged or not a database"):
-            await object_states.load(ACME, "recipient", "R-1")
+            await object_states.load(ACME, "recipient", "R-2")
 
 
 async def test_lookup_does_not_block_a_change(sqlite: State) -> None:
@@ -72,6 +73,7 @@ async def test_lookup_does_not_block_a_change(sqlite: State) -> None:
         await save_legacy_ids(store, ACME, {"R-1": "R-2"})
         assert await load_current_ids_by_legacy_id(store, ACME, ["R-1"]) == {"R-1": "R-2"}
         await asyncio.to_thread(look_up_in_thread)
+        await asyncio.sleep(CHECK_SECONDS)
         assert await load_current_ids_by_legacy_id(store, ACME, ["R-1"]) == {"R-1": "R-ELSEWHERE"}
         await save_legacy_ids(store, ACME, {"R-3": "R-4"})
         assert await load_current_ids_by_legacy_id(store, ACME, ["R-3"]) == {"R-3": "R-4"}
