@@ -53,7 +53,8 @@ def explain(*, words: tuple[str, ...], settings: Settings, as_json: bool, as_cur
         payout-gateway explain -X POST /v1/recipients -d '{"type": "business", ...}'
 
     Headers are ignored; no API key is needed. With --curl, the output is a shell script that signs
-    and sends the calls, up to the first with an id that a response returns; it reads ACCESS_KEY and SECRET_KEY from the environment of the shell.
+    and sends the calls, up to the first with an id that a response returns; it reads ACCESS_KEY and
+    SECRET_KEY from the environment of the shell.
     """
     if as_curl and as_json:
         raise click.UsageError("give either --curl or --json")

@@ -39,7 +39,12 @@ _SELECT_WITH_KEY, _SELECT_WITHOUT_KEY = (
 )
 _CLEAR = Statement(
     update(operations)
-    .where(AnyOf(operations.c.id, "ids"), _IS_ENDED)
+    .where(
+        AnyOf(operations.c.id, "ids"),
+        _IS_ENDED,
+        # Another process may just have cleared them.
+        or_(operations.c.idempotency.is_not(None), operations.c.response.is_not(None)),
+    )
     .values(idempotency=null(), response=null())
     .returning(operations.c.id)
 )
