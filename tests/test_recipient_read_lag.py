@@ -220,6 +220,9 @@ async def test_payout_sent_back_in_the_millisecond_of_a_shown_change_is_unchange
             gateway = GatewayUnderTest(running, settings, session)
             recipient = await create_recipient(gateway)
             path = f"/recipients/{recipient}"
+            now += 4
+            for payout in (build_wallet("eve@wallet.example.com"), FIRST_WALLET):
+                await request_successfully(gateway, "PATCH", f"{path}/payout-methods", payout)
             await request_successfully(gateway, "PATCH", path, {"firstName": "Eve"})
             (stored,) = service.find_or_create_tenant().recipients.values()
             (account,) = stored.accounts

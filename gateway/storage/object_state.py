@@ -189,7 +189,7 @@ class ObjectStateStore:
             changed_at = row.changed_at or row.recorded_at
             # A service that writes whole seconds may show an earlier change of the same second.
             if not changed_at.microsecond and changed_at <= latest:
-                changed_at += timedelta(seconds=1)
+                changed_at = row.recorded_at
             latest = max(latest, row.changed_at or row.recorded_at + _LONGEST_CALL)
             times = row.recorded_at.isoformat(), changed_at.isoformat()
             changes[row.path] = [row.object_id, *times]
