@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from sqlalchemy import update
 
 from gateway.config.settings import Settings
 from gateway.server.app import run_gateway
+from gateway.storage import open_store
 from gateway.storage.key_file import add_encryption_key
-from tests.operator_commands import RESPONSE_LOST, disable_immediate_read
+from gateway.storage.tables import operations
+from gateway.writes.states import DONE
+from tests.operator_commands import RESPONSE_LOST, disable_immediate_read, wait_until_async
 from tests.payouts import create_batch, create_recipient
 from tests.running_gateway import (
     KEY,
@@ -24,6 +29,7 @@ from tests.running_gateway import (
     open_gateway,
 )
 from tests.simulator import Fault, Service, ServiceOptions, start_simulator
+from tests.state import count_operations_by_state, execute
 from tests.test_complete_payout import COMBINATIONS, NormalizedSession, run_payout
 
 
@@ -118,6 +124,31 @@ async def test_replay_seconds_end_although_the_gateway_was_restarted_meanwhile(
                 await asyncio.sleep(pause_seconds)
                 responses.append(await gateway.request("POST", "/v1/batches", body))
         assert [response.status for response in responses] == [200, 200]
+        assert service.creation_counts["batch"] == 2
+    finally:
+        await simulator.stop()
+
+
+async def test_request_is_no_retry_of_one_that_was_given_up_a_day_ago(tmp_path: Path) -> None:
+    """With ``replay_seconds``, the end of the first is its delivery, which never came."""
+    service = Service(seed=1)
+    simulator = await start_simulator(service=service)
+    writes = {"replay_seconds": 60}
+    body = {"sourceCurrency": "USD", "payments": []}
+    try:
+        async with open_gateway(tmp_path, simulator.url, writes=writes) as gateway:
+            assert (await gateway.request("POST", "/v1/batches", body)).status == 200
+        yesterday = datetime.now(UTC) - timedelta(hours=24, minutes=5)
+        undelivered = {"state": DONE, "ended_at": None, "started_at": yesterday}
+        async with open_store(gateway.settings.state) as store:
+            await execute(store, update(operations).values(undelivered))
+        async with open_gateway(tmp_path, simulator.url, writes=writes) as gateway:
+
+            async def is_closed() -> bool:
+                return not (await count_operations_by_state(gateway.settings))[DONE]
+
+            await wait_until_async(is_closed)
+            assert (await gateway.request("POST", "/v1/batches", body)).status == 200
         assert service.creation_counts["batch"] == 2
     finally:
         await simulator.stop()

@@ -67,14 +67,14 @@ class OperationRepository(checkpoints.CheckpointWriter):
             record, fence=record.fence + 1, instance=instance, state=states.RUNNING
         )
 
-    async def mark_answered(self, ids: Sequence[str]) -> None:
+    async def mark_answered(self, ids: Sequence[str], closed_at: datetime | None = None) -> None:
         """Closes operations whose clients have the responses, and deletes all texts but those.
 
         Operations in other states than ``done`` stay: one that was taken over needs its texts.
         """
         if not ids:
             return
-        parameters = {"ids": sorted(ids), "closed_at": self._store.clock()}
+        parameters = {"ids": sorted(ids), "closed_at": closed_at or self._store.clock()}
         # Nearly all have a stored response, and so lost their other texts when they were done.
         if await self._store.execute(statements.CLOSE_WITHOUT_REQUEST, parameters) != len(ids):
             await self._store.write(lambda tx: checkpoints.close_with_requests(tx, parameters))
@@ -437,7 +437,8 @@ class OperationRepository(checkpoints.CheckpointWriter):
             operations.c.started_at < before, statements.IS_OPEN_OPERATION, statements.IS_DONE
         )
         rows = await self._store.fetch(done)
-        await self.mark_answered([row.id for row in rows])
+        # Not now, or with ``replay_seconds`` an identical request would seem to come soon after.
+        await self.mark_answered([row.id for row in rows], closed_at=before)
 
 
 _get_start = attrgetter("started_at", "id")
