@@ -20,6 +20,7 @@ import pytest
 
 from gateway.http.delivery import wait_for_tcp_acknowledgement
 from gateway.legacy_api import request_context
+from gateway.signed_api.replies import RESET_ON_CLOSE
 from gateway.simulator.batches import insert_payment, renew_payment_terms, start_batch
 from gateway.storage.operations import OperationRepository
 from gateway.writes import step_records
@@ -649,6 +650,31 @@ async def test_reset_after_another_connection_got_the_response_makes_no_retry(
         assert not first_attempt.done()
         await first_attempt
         await asyncio.sleep(0.5)
+        response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert (response.status, response.headers.get("Idempotent-Replayed")) == (200, None)
+        assert setup.service.creation_counts["recipient"] == 2
+
+
+async def test_reset_during_a_later_request_makes_no_retry(tmp_path: Path) -> None:
+    """The client has read the response before it sent that request on the same connection."""
+    async with open_gateway_with_faults(tmp_path) as setup:
+        setup.add_fault("GET", "/v1/recipients", answer_delay=1)
+        key = {"X-API-Key": setup.gateway.api_key}
+        client = http.client.HTTPConnection("127.0.0.1", setup.gateway.running.port)
+
+        def create_and_reset_while_listing() -> int:
+            headers = {"Content-Type": "application/json", **key}
+            client.request("POST", "/v1/recipients", json.dumps(RECIPIENT_BODY), headers)
+            response = client.getresponse()
+            response.read()
+            client.request("GET", "/v1/recipients", headers=key)
+            time.sleep(0.3)
+            client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+            client.close()
+            return response.status
+
+        assert await asyncio.to_thread(create_and_reset_while_listing) == 200
+        await asyncio.sleep(0.3)
         response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
         assert (response.status, response.headers.get("Idempotent-Replayed")) == (200, None)
         assert setup.service.creation_counts["recipient"] == 2
