@@ -17,7 +17,7 @@ from mappings.objects import ADDRESS, BANK, PAYMENT, RECIPIENT, WALLET
 FACT_LABELS = {
     "phase": "state",
     "upstream": "id at the service",
-    "abandoned": "superseded batches",
+    "abandoned": "superseded",
     "elsewhere": "created elsewhere",
     "is_new": "not read back yet",
     "adds": "payments that are being added",
