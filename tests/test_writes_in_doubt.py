@@ -252,11 +252,13 @@ async def reset_unread_response(
     method: str = "POST",
     path: str = "/v1/recipients",
     request_body: Any = RECIPIENT_BODY,
+    request_id: str = "first",
 ) -> None:
     """Sends a request, and closes the connection so many seconds after the response arrived."""
     body = json.dumps(request_body).encode()
     head = (
         f"{method} {path} HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
+        f"X-Request-Id: {request_id}\r\n"
         f"Connection: {connection}\r\nX-API-Key: {setup.gateway.api_key}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", setup.gateway.running.port)) as client:
@@ -635,8 +637,9 @@ async def test_request_is_a_retry_after_its_acknowledged_response_was_reset(
         assert setup.service.creation_counts["recipient"] == 1
 
 
+@pytest.mark.parametrize("request_id", ["first", "second"])
 async def test_reset_after_another_connection_got_the_response_makes_no_retry(
-    tmp_path: Path,
+    request_id: str, tmp_path: Path
 ) -> None:
     """The client gave up waiting, got the response by its retry, and closes the first connection."""
     async with open_gateway_with_faults(tmp_path) as setup:
@@ -645,7 +648,9 @@ async def test_reset_after_another_connection_got_the_response_makes_no_retry(
             reset_unread_response(setup, "keep-alive", seconds=0.5)
         )
         await wait_until(lambda: setup.service.creation_counts["recipient"] == 1)
-        retry_response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        retry_response = await setup.gateway.request(
+            "POST", "/v1/recipients", RECIPIENT_BODY, headers={"X-Request-Id": request_id}
+        )
         assert retry_response.headers.get("Idempotent-Replayed") == "true"
         assert not first_attempt.done()
         await first_attempt

@@ -145,11 +145,11 @@ class ResponseDelivery:
             )
         # A reset may have arrived during the wait.
         if is_delivered and not context.is_reset:
-            self._deliveries.record_delivery(operation, context.request_id)
+            self._deliveries.record_delivery(operation, context.start_time)
 
     def _record_connection_reset(self, context: RequestContext, operation: OperationRecord) -> None:
         context.is_reset = True
-        self._deliveries.record_reset(operation, context.request_id)
+        self._deliveries.record_reset(operation, context.start_time)
 
     def handle_disconnect(self, context: RequestContext, has_acknowledged_all: bool) -> None:
         # Determined while the socket was still open; afterwards the kernel cannot tell any more.

@@ -51,11 +51,11 @@ class Deliveries:
         self._checks: dict[str, tuple[Callable[[], bool], float]] = {}
         """A check of whether the response was acknowledged, and when it was written, by operation
         id."""
-        self._receivers: TtlCache[str, frozenset[str]] = TtlCache(
+        self._receivers: TtlCache[str, frozenset[float]] = TtlCache(
             MAX_RECEIVERS, RESET_SECONDS, monotonic
         )
         """The requests that have received the response to an operation, first attempt or retries, by
-        operation id."""
+        operation id: when each arrived, as all of them may have the client's own request id."""
         self.operations = operations
         self._unsaved_executions = unsaved_executions
         self._monotonic = monotonic
@@ -82,25 +82,25 @@ class Deliveries:
         _, written_at = self._checks.get(record.id, (None, -math.inf))
         return self._monotonic() - written_at < ACKNOWLEDGEMENT_SECONDS
 
-    def record_delivery(self, record: OperationRecord, request_id: str = "") -> None:
+    def record_delivery(self, record: OperationRecord, arrived_at: float | None = None) -> None:
         """Records that the client has the response; it is saved soon after.
 
-        ``request_id`` is that of the request, if its connection may still be reset.
+        ``arrived_at`` is when the request arrived, if its connection may still be reset.
         """
-        if request_id:
+        if arrived_at is not None:
             receivers = self._receivers.get(record.id) or frozenset()
-            self._receivers.put(record.id, receivers | {request_id})
+            self._receivers.put(record.id, receivers | {arrived_at})
         if unsaved := self._unsaved_executions.get(record.id):
             unsaved.is_delivered = True
         self.delivered_ids[record.id] = None
         self.event.set()
 
-    def record_reset(self, record: OperationRecord, request_id: str) -> None:
+    def record_reset(self, record: OperationRecord, arrived_at: float) -> None:
         """Records that the connection was reset: the client may not have read the response.
 
         It has the response if it came to another request for it, whose connection was not reset.
         """
-        receivers = (self._receivers.get(record.id) or frozenset()) - {request_id}
+        receivers = (self._receivers.get(record.id) or frozenset()) - {arrived_at}
         self._receivers.put(record.id, receivers)
         if receivers:
             return
