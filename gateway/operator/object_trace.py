@@ -245,7 +245,8 @@ def format_trace(object_trace: ObjectTrace) -> list[str]:
     for object_name, facts in object_trace.facts.items():
         kind, _, id_ = object_name.partition(" ")
         values = ", ".join(
-            f"{FACT_LABELS.get(name, name)} {_format_fact(value)}" for name, value in facts.items()
+            f"{FACT_LABELS.get(name, name)} {_format_fact(name, value)}"
+            for name, value in facts.items()
         )
         lines += ["", f"  record of {KIND_LABELS.get(kind, kind)} {id_}: {values}"]
     if object_trace.payments is not None:
@@ -263,10 +264,10 @@ def format_trace(object_trace: ObjectTrace) -> list[str]:
     return lines
 
 
-def _format_fact(value: Any) -> str:
+def _format_fact(name: str, value: Any) -> str:
     if isinstance(value, dict | list | bool):
         return json.dumps(value, default=str)
-    return PHASE_LABELS.get(str(value), str(value))
+    return PHASE_LABELS.get(value, value) if name == "phase" else str(value)
 
 
 def _format_request(record: OperationRecord, object_trace: ObjectTrace) -> list[str]:
