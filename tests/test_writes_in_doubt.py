@@ -253,6 +253,7 @@ async def reset_unread_response(
     path: str = "/v1/recipients",
     request_body: Any = RECIPIENT_BODY,
     request_id: str = "first",
+    late_bytes: bytes = b"",
 ) -> None:
     """Sends a request, and closes the connection so many seconds after the response arrived."""
     body = json.dumps(request_body).encode()
@@ -264,6 +265,7 @@ async def reset_unread_response(
     with socket.create_connection(("127.0.0.1", setup.gateway.running.port)) as client:
         client.sendall(head.encode() + body)
         await asyncio.to_thread(select.select, [client], [], [], 10)
+        client.sendall(late_bytes)
         await asyncio.sleep(seconds)
     # Closed with unread data: a reset.
 
@@ -615,6 +617,16 @@ async def test_payment_whose_answer_was_lost_is_added_again_after_its_removal(
         assert (await setup.gateway.request(method, add_path, body)).status == 200
         _, added_again = await load_payment_ids(setup.gateway, batch)
         assert added_again != added
+
+
+async def test_empty_line_after_a_body_does_not_show_that_the_response_was_read(
+    tmp_path: Path,
+) -> None:
+    """Some clients send one (RFC 9112, section 2.2)."""
+    async with open_gateway_with_faults(tmp_path) as setup:
+        await reset_unread_response(setup, "keep-alive", seconds=0.3, late_bytes=b"\r\n")
+        await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert setup.service.creation_counts["recipient"] == 1
 
 
 @pytest.mark.parametrize("connection", ["keep-alive", "close"])

@@ -160,8 +160,11 @@ class Connection(ClientConnection, asyncio.Protocol):
             return
         # Not by the event loop's clock, which may be as old as the last callback took.
         self._read_at = time.monotonic()
-        # A client that sends another request has read the response before it, whatever ends that.
-        if self._current_request is None:
+        # A client that sends another request has read the response before it, whatever ends that. An
+        # empty line is none: some clients append it to a body (RFC 9112, section 2.2).
+        if data[:1] in (b"\r", b"\n"):
+            pass
+        elif self._current_request is None:
             self._on_reset = None
         elif self._current_request.is_response_started:
             self._current_request.on_reset = None
