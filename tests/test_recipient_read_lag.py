@@ -127,6 +127,23 @@ async def test_payout_is_set_back_although_a_signed_change_is_not_shown_yet(
         assert get_primary_account(service) == before
 
 
+@pytest.mark.parametrize("is_other_executed", [False, True])
+async def test_a_refused_signed_change_is_not_waited_for(
+    is_other_executed: bool, tmp_path: Path
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        path = f"/recipients/{await create_recipient(gateway)}"
+        await show_as_now(gateway, service)
+        (id_,) = service.find_or_create_tenant().recipients
+        for body in [b'{"firstName":"Eve"}'] * is_other_executed + [b'{"status":"asleep"}']:
+            response = await send_signed(gateway, "PATCH", f"/recipients/{id_}", body)
+        assert response.status == 400
+        expected = 500 if is_other_executed else 406
+        refusal = await gateway.request("PATCH", f"/v1{path}", {"ssn": "****11"})
+        assert refusal.status == expected, refusal.text
+
+
 @pytest.mark.parametrize("is_whole_object", [False, True])
 async def test_recipient_is_set_back_although_the_change_is_not_shown_yet(
     is_whole_object: bool, tmp_path: Path

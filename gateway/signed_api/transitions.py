@@ -12,10 +12,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+
+from msgspec import structs
 
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
@@ -29,7 +32,7 @@ from gateway.http.responses import LegacyResponse
 from gateway.payloads import json_codec
 from gateway.signed_api.replies import Refusal
 from gateway.signed_api.senders import Signer
-from gateway.storage import ObjectStateStore, Tenant
+from gateway.storage import ObjectStateStore, StoreUnavailable, Tenant
 from gateway.storage.operations import OperationRepository
 from gateway.upstream.client import MAX_ANSWER_BYTES
 from gateway.upstream.http_connection import Fence, ResponseLost
@@ -43,6 +46,7 @@ from mappings.batch_reads import WRONG_STATUS
 from mappings.effects import JSON, Answer, Call, CompareAndSet, Request
 from mappings.failures import (
     ClientDisconnected,
+    Conflict,
     Failure,
     Halted,
     Invalid,
@@ -137,7 +141,16 @@ class SignedWriteGuard:
         is_recorded = bool(batches) or write.target.is_batch_creation
         if not is_recorded or write.signer is None:
             check = partial(self._check_unrecorded_write, write, batches, is_start=is_start)
-            return await send(UnrecordedWriteFence(check))
+            response = await send(fence := UnrecordedWriteFence(check))
+            undo = fence.undo if 400 <= response.status < 500 else None
+            with suppress(Conflict, Unknown, StoreUnavailable):  # the response is passed on
+                if (
+                    undo
+                    and write.signer
+                    and (await _find_proof(write.target.method, response))[0] is False
+                ):
+                    await self._change_object(write.signer.tenant, undo)
+            return response
         tenant = write.signer.tenant
         key = _build_api_key(tenant, write.signer.credentials)
         caller = Caller(
@@ -180,10 +193,10 @@ class SignedWriteGuard:
 
     async def _check_unrecorded_write(
         self, write: SignedWrite, batches: Sequence[str], *, is_start: bool
-    ) -> None:
+    ) -> CompareAndSet | None:
         """Checks a write that no operation records, because its access key or batch is unknown.
 
-        Any tenant's record of its batches counts.
+        Any tenant's record of its batches counts. Returns what to undo if the write is refused.
         """
         for batch in batches:
             if await self._object_state.is_batch_superseded_for_any_tenant(
@@ -203,19 +216,30 @@ class SignedWriteGuard:
         kind, id_ = [*write.target.parts, "", ""][:2]
         if tenant and kind.lower() == "recipients" and _RECIPIENT_ID.fullmatch(id_):
             # The service may show the change late, as a legacy one.
-            record = CompareAndSet(SIGNED_CHANGES_KIND, id_, {"last": write.request_id})
-            await self._object_state.compare_and_set_all(tenant, [record])
+            facts, absent = {"last": write.request_id}, {"last": None}
+            record = CompareAndSet(SIGNED_CHANGES_KIND, id_, facts)
+            try:
+                await self._change_object(tenant, structs.replace(record, expected=absent))
+            except Conflict:  # the record of another change, which is not undone
+                await self._change_object(tenant, record)
+            else:
+                return structs.replace(record, facts=absent, expected=facts)
+        return None
+
+    async def _change_object(self, tenant: Tenant, record: CompareAndSet) -> None:
+        await self._object_state.compare_and_set_all(tenant, [record])
 
 
 @dataclass(slots=True)
 class UnrecordedWriteFence:
     """The fence of a write that no operation records: checks it once, when it has a connection."""
 
-    check: Callable[[], Awaitable[None]]
+    check: Callable[[], Awaitable[CompareAndSet | None]]
     is_fence_recent: bool = False
+    undo: CompareAndSet | None = None
 
     async def verify_fence(self, stamped_at: float | None = None) -> None:  # noqa: ARG002 - as in Fence
-        await self.check()
+        self.undo = await self.check()
         self.is_fence_recent = True
 
 
