@@ -109,6 +109,21 @@ async def test_retry_joins_the_request_of_a_disconnected_client(gateways: TwoGat
     assert gateways.count_created() == 1
 
 
+async def test_request_after_a_retry_whose_client_left_is_another(gateways: TwoGateways) -> None:
+    """The retry waits at another process, which ends it only after that request has come."""
+    first_request = asyncio.ensure_future(gateways.create_batch(gateways.first))
+    await wait_until(lambda: gateways.count_created() == 1)
+    retries = [asyncio.ensure_future(gateways.create_batch(gateways.second)) for _ in range(5)]
+    for retry in retries:
+        await asyncio.sleep(0.2)
+        retry.cancel()
+    assert (await first_request).status == 200
+    gateways.service.faults.clear()
+    response = await gateways.create_batch(gateways.second)
+    assert (response.status, response.headers.get("Idempotent-Replayed")) == (200, None)
+    assert gateways.count_created() == 2
+
+
 async def test_request_answered_by_a_new_process_is_not_replayed(gateways: TwoGateways) -> None:
     gateways.service.faults.clear()
     first_response = await gateways.create_batch(gateways.second)

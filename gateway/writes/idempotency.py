@@ -100,6 +100,8 @@ class IdempotencyGuard:
                     write_request, wait_state, render_answer
                 )
                 if not isinstance(execution, OperationExecution):
+                    # A replay that nobody receives must not make the next request its copy.
+                    write_request.caller.check_connected()
                     await self._record_replay(write_request, *execution)
                     return execution
                 try:
@@ -194,9 +196,8 @@ class IdempotencyGuard:
     ) -> LegacyResponse:
         """Ends a refused operation, or leaves its undo to the reconciler; returns the response."""
         response, stored = await render_failure(failure), None
-        has_key = execution.operation_record.idempotency is not None
         # A refusal that may pass is not stored: the Idempotency-Key would repeat it for a day.
-        is_final = has_key and not is_temporary_refusal(failure)
+        is_final = execution.operation_record.idempotency and not is_temporary_refusal(failure)
         if is_final and response and response.status in (404, 406):
             stored = await stored_responses.encode_response(response)
         if pending is None:
@@ -238,11 +239,10 @@ class IdempotencyGuard:
         response: LegacyResponse,
         first_attempt: OperationRecord | None,
     ) -> None:
-        """Records that a response is replayed, and stores a long one for its Idempotency-Key."""
+        """Records that a response is replayed; stores it for its Idempotency-Key if it is not yet."""
         if first_attempt is None:
             return
         await self._journal.record_replay(first_attempt)
-        # A short one is stored already.
         if write_request.idempotency_key and response.is_long and first_attempt.response is None:
             stored = await stored_responses.encode_response(response)
             await self._journal.operations.add_response(first_attempt, stored)
