@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import make_url
 
 from gateway.storage.key_file import create_key_file
-from tests.gateway.storage.conftest import create_temporary_database
+from tests.gateway.storage.conftest import POSTGRES_URL, create_temporary_database, run_statements
 from tests.metrics_scrape import fetch_metrics
 from tests.operator_commands import wait_until_async
 from tests.payouts import create_recipient, open_gateway_and_service
@@ -133,3 +133,25 @@ async def test_no_write_is_sent_during_database_outage_and_sent_writes_are_not_r
                 retry_response = await gateway.request("POST", "/v1/recipients", build_person(name))
                 assert retry_response.status == 200, retry_response.text
             assert service.creation_counts["recipient"] == 2
+
+
+async def test_writes_work_after_database_was_read_only(tmp_path: Path, database: str) -> None:
+    name = make_url(database).database
+    setting = f"ALTER DATABASE {name} SET default_transaction_read_only"
+    disconnect = (
+        "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity"
+        f" WHERE datname = '{name}'"
+    )
+    create_key_file(tmp_path / "gateway.key")
+    async with open_gateway_and_service(tmp_path, Service(seed=1), state={"url": database}) as (
+        gateway,
+        _simulator,
+    ):
+        for statement in (f"{setting} = on", disconnect):
+            await asyncio.to_thread(run_statements, POSTGRES_URL, statement)
+        for number in range(3):
+            response = await gateway.request("POST", "/v1/recipients", build_person(f"no{number}"))
+            assert response.status == 500
+        await asyncio.to_thread(run_statements, POSTGRES_URL, f"{setting} = off")
+        await wait_until_async(partial(is_ready, gateway))
+        await create_recipient(gateway)

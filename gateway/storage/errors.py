@@ -31,7 +31,7 @@ def describe_database_error(error: BaseException) -> str:
     """
     original = _find_driver_error(error)
     # asyncpg's text is of its own functions. Not of a subclass, whose text is a reason.
-    if type(original) is ConnectionError:
+    if type(original) is ConnectionError or isinstance(original, asyncpg.InternalClientError):
         return "the connection was lost"
     if isinstance(original, OSError):
         return original.strerror or str(original) or type(original).__name__

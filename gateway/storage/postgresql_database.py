@@ -364,6 +364,9 @@ class PostgresqlDatabase(Database):
                     if kind == _TRANSACTION:
                         await _commit(connection)
                 except BaseException as error:
+                    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+                        # A connection opened so stays read-only when the database no longer is.
+                        await self._pool.expire_connections()
                     await _roll_back_or_terminate(connection, error)
                     raise
                 connection.record_response()
