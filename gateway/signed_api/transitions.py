@@ -162,7 +162,7 @@ class SignedWriteGuard:
         pairs = [[id_, await self._object_state.find_first_id(tenant, id_)] for id_ in batches]
         if is_start:
             (id_, first_id), *_ = pairs
-            flow_request = Request(self._now(), write.request_id, {"id": id_, "batch": first_id})
+            flow_request = Request(self._now(), _generate_name(), {"id": id_, "batch": first_id})
             write_request = WriteRequest(START, flow_request, caller)
         else:
             write_request = WriteRequest(CHANGE, self._build_change(write, pairs), caller)
@@ -170,8 +170,7 @@ class SignedWriteGuard:
 
     def _build_change(self, write: SignedWrite, pairs: Sequence[Sequence[str]]) -> Request:
         # Its own name makes it different from any other request.
-        name = os.urandom(8).hex()
-        target = write.target
+        name, target = _generate_name(), write.target
         payment = _extract_recipient_and_amounts(write.body) if target.is_payment_addition else None
         body: dict[str, Any] = {"method": target.method, "payment": payment}
         if target.batch is None:
@@ -216,7 +215,7 @@ class SignedWriteGuard:
         kind, id_ = [*write.target.parts, "", ""][:2]
         if tenant and kind.lower() == "recipients" and _RECIPIENT_ID.fullmatch(id_):
             # The service may show the change late, as a legacy one.
-            facts, absent = {"last": write.request_id}, {"last": None}
+            facts, absent = {"last": _generate_name()}, {"last": None}
             record = CompareAndSet(SIGNED_CHANGES_KIND, id_, facts)
             try:
                 await self._change_object(tenant, structs.replace(record, expected=absent))
@@ -228,6 +227,11 @@ class SignedWriteGuard:
 
     async def _change_object(self, tenant: Tenant, record: CompareAndSet) -> None:
         await self._object_state.compare_and_set_all(tenant, [record])
+
+
+def _generate_name() -> str:
+    """Generates a name for a write: its request id may be the client's own, and not unique."""
+    return os.urandom(8).hex()
 
 
 @dataclass(slots=True)

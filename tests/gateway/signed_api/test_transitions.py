@@ -163,6 +163,22 @@ async def test_answered_write_leaves_nothing_in_memory(
     assert not guard.deliveries.pending
 
 
+async def test_refused_recipient_change_does_not_undo_another_with_its_request_id(
+    harness: TransitionsHarness, object_states: ObjectStateStore
+) -> None:
+    recipient = "R-ABCDEFGH12345678"
+    write = build_write(f"/v1/recipients/{recipient}")
+
+    async def refuse_after_another(fence: Fence | None) -> PassedResponse:
+        assert fence is not None
+        await fence.verify_fence()
+        assert await harness.send_write(write) == 200
+        return PassedResponse(400)
+
+    assert (await harness.transitions.send_write(write, refuse_after_another)).status == 400
+    assert await object_states.load(ACME, batch_locks.SIGNED_CHANGES_KIND, recipient)
+
+
 async def supersede_batch(object_states: ObjectStateStore) -> None:
     """Record an edit of a batch at a service that has no edit operation."""
     mark_superseded = CompareAndSet("alias", "B-1", {"abandoned": True})
