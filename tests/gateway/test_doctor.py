@@ -176,6 +176,15 @@ async def test_refused_connection_is_reported(tmp_path: Path) -> None:
     assert "upstream.proxy" in finding.advice
 
 
+async def test_proxy_that_refuses_connections_is_reported(tmp_path: Path) -> None:
+    upstream = {"proxy": f"http://127.0.0.1:{find_free_port()}"}
+    finding = require_only_error(
+        await examine(tmp_path, "https://sandbox.service.net", upstream=upstream)
+    )
+    assert "cannot connect to the proxy" in finding.result
+    assert "that the proxy runs" in finding.advice
+
+
 # 2. The credentials
 
 

@@ -63,6 +63,10 @@ _HINTS = (
         "the proxy refuses",
         "check upstream.proxy and its credentials, and that the proxy allows {host}",
     ),
+    (
+        "to the proxy",
+        "check upstream.proxy, that the proxy runs, and that this machine may connect to it",
+    ),
     ("no answer within", _HANGS),
     ("", _UNREACHABLE),
 )
