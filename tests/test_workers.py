@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import ssl
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -419,6 +420,33 @@ async def test_sighup_reloads_every_certificate_and_a_killed_parent_lets_workers
             load.is_stopped = True
         assert set(load.statuses) == {200}
         await wait_until(lambda: not any(map(_is_running, both)), START_SECONDS)
+
+
+async def test_worker_ends_if_its_parent_died_while_it_started(tmp_path: Path) -> None:
+    """It would hold the port, and no other gateway could start."""
+    create_key_file(tmp_path / "gateway.key")
+    url = f"sqlite:///{tmp_path}/gateway.db"
+    write_settings(tmp_path, url, "http://127.0.0.1:1", workers=1)
+    text = (tmp_path / "gateway.toml").read_text().partition("[limits]")[0]
+    (tmp_path / "gateway.toml").write_text(text)
+    start = {
+        "config_file": "gateway.toml",
+        "port": find_free_port(),
+        "admin_socket": str(tmp_path / "admin"),
+    }
+    parent_end, worker_end = socket.socketpair()
+    command = (sys.executable, "-m", "gateway.server.workers")
+    worker = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, stdin=worker_end)
+    try:
+        worker_end.close()
+        parent_end.send(json.dumps(start).encode() + b"\n")
+        parent_end.close()
+        async with asyncio.timeout(START_SECONDS):
+            assert await worker.wait() == 0
+    finally:
+        if worker.returncode is None:
+            worker.kill()
+            await worker.wait()
 
 
 # What they have in common.

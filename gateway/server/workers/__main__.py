@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,9 @@ async def run_worker() -> int:
 
 
 async def _stop_if_parent_exits(reader: asyncio.StreamReader, stop_event: asyncio.Event) -> None:
-    await reader.read()
+    # After an error, too: a parent that died during the start leaves one.
+    with suppress(ConnectionError):
+        await reader.read()
     if not stop_event.is_set():
         log.error(
             "parent_process_lost", reason="this worker shuts down after its requests in flight"
