@@ -108,7 +108,7 @@ def test_runbook_explains_every_outcome_of_an_error() -> None:
         for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
         for outcome in re.findall(r"`(\w+)`", row)
     }
-    assert explained == REQUEST_OUTCOMES - {"success", "client_disconnected"}
+    assert explained == REQUEST_OUTCOMES - {"success"}
 
 
 def read_section(page: Path, anchor: str) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from unittest.mock import patch
 
 import pytest
 
+from gateway.storage import open_store
+from gateway.storage.request_counts import load_usage
 from gateway.storage.sqlite_database import SqliteDatabase
 from tests.legacy_and_current import open_gateway_between
 from tests.payouts import create_batch, create_recipient, open_gateway_and_service
@@ -82,6 +85,13 @@ async def test_batch_is_not_started_if_the_client_disconnects_during_key_lookup(
     log = capsys.readouterr().out
     assert "error.type=client_disconnected" in log
     assert "in_doubt" not in log, "nothing was sent"
+    assert not re.search(r"\berror\b.*\brequest\b.*error\.type=client_disconnected", log)
+    async with open_store(gateway.settings.state) as store:
+        usage = await load_usage(store)
+    counts = [
+        count for each in usage if each.key == "another" for count in each.operations.values()
+    ]
+    assert [(count.requests, count.failed) for count in counts] == [(1, 0)]
 
 
 @pytest.mark.parametrize("has_delay", [True, False])

@@ -10,7 +10,7 @@ from gateway.observability import logs, metrics, traces
 from gateway.observability.recent_requests import LIST_INDEX_PATTERN, recorded_requests
 from gateway.observability.request_series import RequestRecord, RequestSource
 from mappings.errors import KNOWN_CODES
-from mappings.failures import Problem
+from mappings.failures import ClientDisconnected, Problem
 
 MAX_LOGGED_FIELDS = 10
 _FIELD_PATTERN = re.compile(r"[A-Za-z_-]+\d?(\[\d*\]|\.[A-Za-z_-]+\d?)*")
@@ -103,5 +103,6 @@ def log_and_record_request(
             members += f',"trace_id":"{trace_id}"'
     if fields:
         members += f",{logs.encode_members(fields)}"
-    # A 4xx is the client's error, so only 5xx are logged as errors.
-    logs.write_request_line(members, at, is_error=status >= 500)
+    # A 4xx is the client's error, so only 5xx are logged as errors, if a client has seen them.
+    is_error = status >= 500 and fields.get("error.type") != ClientDisconnected.error_type
+    logs.write_request_line(members, at, is_error=is_error)

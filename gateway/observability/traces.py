@@ -133,7 +133,7 @@ def set_request_span_attributes(
     }
     span.set_attributes({name: value for name, value in attributes.items() if value})
     # By OpenTelemetry's conventions a 4xx is an error of a client span, not of a server span.
-    if status >= 500:
+    if status >= 500 and outcome != "client_disconnected":
         span.set_status(_otel.StatusCode.ERROR)
 
 

@@ -28,6 +28,7 @@ from gateway.storage.sql import build_upsert_statement
 from gateway.storage.store import Store
 from gateway.storage.tables import BUCKET_COLUMNS, request_counts
 from gateway.storage.tenants import Tenant
+from mappings.failures import ClientDisconnected
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
@@ -182,7 +183,11 @@ def count_requests(requests: Sequence[RequestRecord]) -> RequestCounts:
     counts = RequestCounts(
         len(requests),
         refused=sum(400 <= status < 500 for status in statuses),
-        failed=sum(status >= 500 for status in statuses),
+        # No client has seen the 5xx of a request whose client had left.
+        failed=sum(
+            request[3] >= 500 and request[7].get("error.type") != ClientDisconnected.error_type
+            for request in requests
+        ),
         # Rounded up, so that no percentile is above it.
         slowest_ms=math.ceil(max(ms)),
         # The clock may be set back meanwhile.
