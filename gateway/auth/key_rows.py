@@ -69,6 +69,11 @@ async def load_listed_keys(store: Store) -> list[ListedKey]:
     return [ListedKey(**{**row._asdict(), "allowed_ips": tuple(row.allowed_ips)}) for row in rows]
 
 
+async def load_active_key_names(store: Store) -> set[str]:
+    """Loads the names of all keys that are not revoked; no two keys have the same name."""
+    return {key.name for key in await load_listed_keys(store) if key.revoked_at is None}
+
+
 def find_keys_by_name_or_prefix(listed_keys: Sequence[ListedKey], word: str) -> list[ListedKey]:
     """Finds keys by name or by the beginning of the key; more than one match is ambiguous.
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from aiohttp import web
 
-from gateway.auth.key_rows import load_listed_keys
+from gateway.auth.key_rows import load_active_key_names
 from gateway.console.pages import Pages
 from gateway.observability.metrics import SIGNED_OPERATION
 from gateway.operator.interruptions import USAGE_PERIOD
@@ -27,10 +27,18 @@ async def show_migration(pages: Pages, request: web.Request) -> web.StreamRespon
     left = [usage for usage in keys if usage.key]
     signed = [usage for usage in keys if not usage.key and SIGNED_OPERATION in usage.operations]
     recent_since = now - USAGE_PERIOD
-    recent = sum(usage.last_at > recent_since for usage in left)
+    # The clients of revoked keys are not left to migrate.
+    active = await load_active_key_names(store)
+    used = [usage for usage in left if usage.key in active]
+    recent = sum(usage.last_at > recent_since for usage in used)
     # Keys that are still in use come first.
-    left.sort(key=lambda usage: (usage.last_at <= recent_since, -usage.requests))
-    active = sum(key.revoked_at is None for key in await load_listed_keys(store))
+    left.sort(
+        key=lambda usage: (
+            usage.key not in active,
+            usage.last_at <= recent_since,
+            -usage.requests,
+        )
+    )
     deprecation = pages.dependencies.settings.deprecation
     return pages.render_page(
         request,
@@ -42,10 +50,10 @@ async def show_migration(pages: Pages, request: web.Request) -> web.StreamRespon
         refuses=deprecation.after_sunset == "refuse",
         left=left[:MAX_KEYS],
         more=len(left) - MAX_KEYS,
-        quiet=len(left) - recent,
+        quiet=len(used) - recent,
         recent=recent,
         recent_since=recent_since,
-        keys=active,
+        active=active,
         signed=sorted(signed, key=lambda usage: -usage.requests),
         # Requests without a known key are counted without a merchant.
         unknown=next((usage for usage in keys if not usage.tenant.merchant), None),

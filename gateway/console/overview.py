@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from aiohttp import web
 
+from gateway.auth.key_rows import load_active_key_names
 from gateway.console.alerts import format_check_name, load_alerts
 from gateway.console.pages import Pages
 from gateway.console.traffic import (
@@ -38,6 +39,7 @@ async def show_overview(pages: Pages, request: web.Request) -> web.StreamRespons
     day = await load_request_counts(store, HOUR, since, has_durations=True)
     # Together with today, seven days.
     week = await load_usage(store, (store.clock() - timedelta(days=6)).date())
+    active = await load_active_key_names(store)
     return pages.render_page(
         request,
         "overview",
@@ -55,8 +57,8 @@ async def show_overview(pages: Pages, request: web.Request) -> web.StreamRespons
         recent=sum_request_counts(recent_by_merchant.values()),
         figures=gauges,
         near=len(limited),
-        # Requests without a known key are one row, which is not a key.
-        left=sum(bool(usage.key) for usage in week),
+        # Neither requests without a known key nor those of revoked keys are left.
+        left=sum(usage.key in active for usage in week),
         keys=sum(gauges.keys.values()),
         sunset=pages.dependencies.settings.deprecation.sunset_date,
     )

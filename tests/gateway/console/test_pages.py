@@ -14,6 +14,7 @@ import pytest_asyncio
 from click.testing import CliRunner
 from sqlalchemy import text
 
+from gateway.auth.key_rows import load_listed_keys, revoke_key
 from gateway.cli import gateway
 from gateway.storage import open_store
 from gateway.storage.request_counts import (
@@ -198,6 +199,29 @@ async def test_migration_page_lists_used_operations_by_key_with_replacements(
     assert "kiosk kiosk sandbox 7 operations" in page_text
     assert "inactive since" in page_text
     assert "POST /recipients/:id/accounts" in page_text
+
+
+async def test_revoked_key_is_not_left_to_migrate(tmp_path: Path) -> None:
+    async with (
+        open_console(tmp_path) as console,
+        open_console_client(console.url) as client,
+    ):
+        gateway = console.gateway
+        keys = gateway.api_key, await gateway.import_key(name="other", api_key="another-key")
+        for gateway.api_key in keys:
+            assert (await gateway.request("GET", "/v1/recipients")).status == 200
+
+        async def are_both_counted() -> bool:
+            return "2 of 2 active keys" in await read_page_text(client, "/migration")
+
+        await wait_until_async(are_both_counted)
+        async with open_store(gateway.settings.state) as store:
+            (other,) = [key for key in await load_listed_keys(store) if key.name == "other"]
+            await revoke_key(store, other.id)
+        page = await read_page_text(client, "/migration")
+        assert "1 of 1 active keys used the legacy interface in the last 7 days." in page
+        assert "1 request ✓ revoked" in page
+        assert "Left to migrate keys, 7 days 1 " in await read_page_text(client, "/")
 
 
 async def test_lost_write_and_superseded_batch_are_shown_with_advice(
