@@ -286,7 +286,7 @@ def await_creation(
     start now would pay twice, and a change could keep the creation from being recognized.
     """
     operation_ids = frozenset(
-        id_ for id_, times in unseen_times.items() if _is_created_between(created_at, times)
+        id_ for id_, times in unseen_times.items() if is_created_between(created_at, times)
     )
     if not operation_ids:
         return False
@@ -301,7 +301,7 @@ def await_creation(
     return not operation_ids.isdisjoint(unseen_times)
 
 
-def _is_created_between(created_at: JSON, times: Sequence[str]) -> bool:
+def is_created_between(created_at: JSON, times: Sequence[str]) -> bool:
     """Whether a batch was created between two times; True if its date is not known."""
     earliest, latest = map(datetime.fromisoformat, times)
     try:

@@ -1,22 +1,28 @@
 """Compares the gateway's records with the service, for `payout-gateway reconcile`.
 
 The flows only read from the service. Their answers contain ``differences``, each with a ``kind``
-and a description (``says``) without personal data. One difference is also recorded, because the
-service is authoritative for it: that a batch was started outside the gateway.
+and a description (``says``) without personal data. Two differences are also recorded, because the
+service is authoritative for them: that a batch was started outside the gateway, and, after a
+restore, that the service has a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 
 from mappings import money
-from mappings.batch_locks import is_batch_unlocked
+from mappings.batch_locks import (
+    build_external_batch_facts,
+    build_unchanged_batch_condition,
+    is_batch_unlocked,
+)
 from mappings.batch_outcomes import fetch_summary_if_exists
-from mappings.batch_reads import list_requested_entries, load_batch
+from mappings.batch_reads import is_created_between, list_requested_entries, load_batch
 from mappings.batch_views import EDITABLE_STATUSES, Batch, derive_batch_status
 from mappings.effects import JSON, Answer, Call, CompareAndSet, Flow, LoadFacts, SubFlow
-from mappings.failures import Invalid, NoSuchOperation, Refused
+from mappings.failures import Conflict, Invalid, NoSuchOperation, Refused
 from mappings.ids import needs_alias_id
 from mappings.paging import compute_last_page_to_read, fetch_first_page, load_all_rows
 from mappings.payloads import extract_batch
@@ -151,10 +157,10 @@ def find_superseded_batch_differences(upstream: str, now: str) -> Flow:
 # Batches that the gateway has no records of
 
 
-def find_batches_without_records() -> Flow:
+def find_batches_without_records(now: str) -> Flow:
     """Reports batches without records, by GET /batches; if that is missing, ``listed`` is None.
 
-    ``unknown`` has the status and the description of each, by its id.
+    ``unknown`` has the status, the description and the facts to record of each, by its id.
     """
     facts_by_id, redirects = (yield LoadFacts("batch")), (yield LoadFacts("alias"))
     upstream_ids = (facts.get("upstream") for facts in facts_by_id.values())
@@ -164,11 +170,36 @@ def find_batches_without_records() -> Flow:
     except NoSuchOperation:
         return _build_differences_answer(listed=None)
     unknown: dict[str, JSON] = {
-        id_: [derive_batch_status(row.get), row.get("description")]
+        id_: [derive_batch_status(row.get), row.get("description"), _build_facts(id_, row, now)]
         for id_, row in rows.items()
         if id_ not in known_ids
     }
     return _build_differences_answer(listed=len(rows), unknown=unknown)
+
+
+def _build_facts(id_: str, row: Mapping[str, JSON], now: str) -> dict[str, JSON]:
+    """Builds facts as of an import, after which neither service owns the batch yet."""
+    is_started = derive_batch_status(row.get) not in (None, *EDITABLE_STATUSES)
+    return {
+        **build_external_batch_facts(id_),
+        "phase": "sent",
+        "imported": 0,
+        "has_memos": False,
+        "createdAt": row.get("createdAt"),
+        "started": (row.get("sentAt") or now) if is_started else None,
+    }
+
+
+def record_batch(id_: str, facts: Mapping[str, JSON]) -> Flow:
+    """Records a batch, unless a request has recorded it meanwhile, or may be creating it."""
+    creations = yield LoadFacts("being created", ids=(id_,))
+    if any(is_created_between(facts["createdAt"], times) for times in creations.values()):
+        return Answer({"recorded": False})
+    alias = CompareAndSet("alias", id_, {}, expected={"abandoned": None, "id": None})
+    is_unrecorded = build_unchanged_batch_condition({})
+    with suppress(Conflict):
+        yield CompareAndSet("batch", id_, facts, expected=is_unrecorded, linked=(alias,))
+    return Answer({"recorded": True})
 
 
 # Recipients

@@ -16,6 +16,7 @@ from yarl import URL
 
 from gateway.operator import legacy_reads
 from gateway.operator.legacy_reads import HOUR_SECONDS, LegacyReader, ReadBudget
+from gateway.storage.restore_detection import HighWaterMark, write_high_water_mark_if_greater
 from tests.legacy_and_current import API_KEY, KEY_NAME, GatewayBetween, open_gateway_between
 from tests.operator_commands import wait_until_async
 from tests.payouts import WALLET, create_batch, create_recipient, request_successfully
@@ -383,6 +384,20 @@ async def test_imported_batch_follows_its_key_until_changed_in_translate_mode(
         call_count = setup.count_legacy_calls("GET", path)
         assert (await setup.gateway.request("GET", path)).status == 200
         assert setup.count_legacy_calls("GET", path) == call_count
+
+
+async def test_batch_recorded_after_a_restore_is_imported(tmp_path: Path) -> None:
+    async with open_gateway_between(tmp_path) as setup:
+        await populate_legacy_service(setup)
+        mark_path = setup.gateway.settings.state.restore_mark_path
+        write_high_water_mark_if_greater(mark_path, HighWaterMark(0, 1_000_000))
+        report = await setup.run_json_command("reconcile", code=1)
+        assert [finding["recorded"] for finding in report["findings"]] == [True] * 3
+        await setup.run_command("unfreeze", "--all")
+        batch = report["findings"][0]["id"]
+        assert "created elsewhere" in await setup.run_command("trace", batch)
+        assert (await run_import(setup))["batches"]["changed"] == 3
+        assert "created elsewhere" not in await setup.run_command("trace", batch)
 
 
 async def test_refused_legacy_write_does_not_bind_the_batch(

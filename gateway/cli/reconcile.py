@@ -55,8 +55,9 @@ def reconcile(
 
     Nothing is changed at the service. If a batch was started elsewhere, the gateway's records are
     updated. After a restore, no batch is started until you have run this command once for every
-    merchant and environment and everything could be read. If there are findings then, all writes
-    are frozen until `unfreeze --all`.
+    merchant and environment and everything could be read. That run also records the batches that
+    the service lists and the gateway did not know. If there are findings then, all writes are frozen
+    until `unfreeze --all`.
 
     If the service no longer accepts a merchant's credentials, revoke all keys of the merchant: it is
     left out then, and after a restore its writes are frozen. Before you import a key for it again

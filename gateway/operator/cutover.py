@@ -250,7 +250,8 @@ class CutoverImport:
             return EQUAL
         version = (stored.get("version") or 0) + 1
         # A concurrent edit by a client wins: the imported data is older.
-        record_facts = {**facts, "version": version, "imported": version}
+        # A restored state may have recorded it as created elsewhere.
+        record_facts = {**facts, "elsewhere": None, "version": version, "imported": version}
         try:
             record = build_batch_record(id_, record_facts, entries)
             condition = build_unchanged_batch_condition(stored)

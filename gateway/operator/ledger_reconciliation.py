@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,6 +37,7 @@ from mappings.consistency_checks import (
     find_deleted_recipient_differences,
     find_recipients_without_alias_id,
     find_superseded_batch_differences,
+    record_batch,
 )
 from mappings.effects import Answer, Flow
 from mappings.failures import Conflict, Failure, Refused, Unreachable
@@ -75,7 +76,7 @@ ADVICE = {
 class Finding:
     """A difference. ``id`` is the id that clients use, ``upstream`` the service's id if it differs.
 
-    ``recorded``: the gateway's records were updated.
+    ``recorded``: the gateway's records were updated. ``facts``: what to record of an unknown batch.
     """
 
     owner: Tenant
@@ -86,6 +87,7 @@ class Finding:
     upstream: str | None = None
     alert: bool = False
     recorded: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -185,7 +187,8 @@ class Reconciler:
                 report.unreadable_objects += [finding] if tenant_checks else []
                 continue
             checks += tenant_checks
-            checks.append(ObjectCheck(tenant, "batches", find_batches_without_records, "lists"))
+            find_batches = partial(find_batches_without_records, self._format_now())
+            checks.append(ObjectCheck(tenant, "batches", find_batches, "lists"))
             if was_restored and self.ids.has_aliases_for_kind("recipient"):
                 find_names = find_recipients_without_alias_id
                 checks.append(ObjectCheck(tenant, "recipients", find_names, "names"))
@@ -212,6 +215,18 @@ class Reconciler:
             upstream = id_ if id_ in ids else None
             named_findings.append(replace(finding, id=ids.get(id_, id_), upstream=upstream))
         return named_findings
+
+    async def record_unknown_batches(self, report: ReconciliationReport) -> None:
+        """Records unknown batches: GET /payments lists the payments of recorded ones only."""
+        for position, finding in enumerate(report.unknown_batches):
+            if finding.kind != "unknown":
+                continue
+            flow = record_batch(finding.upstream or finding.id, finding.facts)
+            answer = await self.executor.execute(flow, await self._load_caller(finding.owner))
+            if answer.body["recorded"]:
+                description = f"{finding.description}; it is recorded now"
+                recorded = replace(finding, description=description, recorded=True)
+                report.unknown_batches[position] = recorded
 
     async def check_superseded_batches(self) -> list[Finding]:
         """Returns the superseded batches that were started elsewhere, as far as readable."""
@@ -335,7 +350,7 @@ class Reconciler:
             finding = Finding(check.owner, "unlisted", check.id, problem, advice)
             report.tenants_without_list.append(finding)
             return
-        for id_, (status, description) in answer.body["unknown"].items():
+        for id_, (status, description, facts) in answer.body["unknown"].items():
             shown = status or "no status"
             kind = "unknown"
             problem = f"the service lists it ({shown}), but the gateway has no record of it"
@@ -346,7 +361,9 @@ class Reconciler:
                 kind = "rehearsal"
                 problem = f"the service lists it ({shown}), and a rehearsal made it"
                 advice = "no action needed; the next rehearsal deletes it if the service can"
-            report.unknown_batches.append(Finding(check.owner, kind, id_, problem, advice))
+            report.unknown_batches.append(
+                Finding(check.owner, kind, id_, problem, advice, facts=facts)
+            )
 
     async def _build_finding(self, check: ObjectCheck, difference: Any) -> Finding:
         names = await load_legacy_ids(self.store, check.owner, [check.id])

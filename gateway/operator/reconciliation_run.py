@@ -70,6 +70,8 @@ async def reconcile_and_clear_restored_flag(
             # Their batches are not compared: whoever imports a key again must check them first.
             for tenant in report.skipped_tenants:
                 await freeze_writes(store, tenant)
+            # Frozen before: a repeated run does not find them again.
+            await reconciler.record_unknown_batches(report)
             report.warning = await _mark_state_up_to_date(settings, store)
         elif not report.has_frozen_writes and await list_freezes(store):
             report.warning = STILL_FROZEN

@@ -332,20 +332,44 @@ async def test_batches_lost_by_restore_are_findings(tmp_path: Path) -> None:
         report = await restorable_gateway.run_reconcile(code=1)
         (lost_batch,) = restorable_gateway.service.find_or_create_tenant().batches
         unknown_batches = [
-            (finding["kind"], finding["id"], finding["upstream"]) for finding in report["findings"]
+            (finding["kind"], finding["id"], finding["upstream"], finding["recorded"])
+            for finding in report["findings"]
         ]
-        assert unknown_batches == [("unknown", batch, lost_batch)]
+        assert unknown_batches == [("unknown", batch, lost_batch, True)]
         assert report["cleared"] is True
         report = await restorable_gateway.run_reconcile()
-        assert (report["findings"], report["unknown"][0]["id"]) == ([], lost_batch)
+        assert (report["findings"], report["unknown"]) == ([], [])
         async with (
             restorable_gateway.open_gateway() as gateway
         ):  # a client that finds no recipient would create it again
             assert (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"][
                 "amount"
             ] == "5.00"
+            for path in ("/payments", f"/payments?recipient={recipient}"):
+                (payment,) = (await request_successfully(gateway, "GET", path))["payments"]
+                assert payment["batch"]["id"] == batch
             await run_command(tmp_path, "unfreeze", "--all")
             assert (await start_batch(gateway, batch)).status == 406
+
+
+async def test_batch_of_create_in_doubt_is_not_recorded_as_made_elsewhere(tmp_path: Path) -> None:
+    async with open_restorable_gateway(tmp_path) as restorable_gateway:
+        faults = restorable_gateway.service.faults
+        async with restorable_gateway.open_gateway() as gateway:
+            recipient = await create_recipient(gateway)
+            faults.append(Fault("POST", "/v1/batches", **RESPONSE_LOST))
+            unreadable = Fault("GET", "/v1/batches", status=503, times=1000)
+            faults.append(unreadable)
+            payment = {"recipient": {"id": recipient}, "sourceAmount": "5.00"}
+            body = {"sourceCurrency": "USD", "payments": [payment]}
+            assert (await gateway.request("POST", "/v1/batches", body)).status == 500
+        restorable_gateway.save_database()
+        async with restorable_gateway.open_gateway() as gateway:
+            await create_recipient(gateway, "later")
+        restorable_gateway.restore_database()
+        faults.remove(unreadable)
+        report = await restorable_gateway.run_reconcile(code=1)
+        assert [finding["recorded"] for finding in report["unknown"]] == [False]
 
 
 async def test_findings_of_restored_state_are_reviewed_before_any_start(tmp_path: Path) -> None:
