@@ -105,7 +105,9 @@ def _change_and_print(
         return changed, await list_freezes(store), await list_audit_events(store)
 
     changed, frozen, events = output.run_with_store(settings, change_and_load)
-    events = [event for event in events if event.action in (WRITES_FROZEN, WRITES_UNFROZEN)]
+    events = [
+        event for event in events if event.action.startswith((WRITES_FROZEN, WRITES_UNFROZEN))
+    ]
     if as_json:
         scopes = [
             {**_build_scope_json(each.scope), "since": format_time(each.since)} for each in frozen
@@ -117,7 +119,11 @@ def _change_and_print(
         click.echo(texts[not changed])
     if frozen:
         rows = [
-            [describe_scope(each.scope), each.since, format_unfreeze_command(each.scope)]
+            [
+                describe_scope(each.scope) + each.reason,
+                each.since,
+                format_unfreeze_command(each.scope),
+            ]
             for each in frozen
         ]
         output.print_table(["frozen", "since", "to resume writes"], rows)

@@ -121,7 +121,11 @@ class ReconciliationReport:
     def exit_code(self) -> int:
         if self.unreadable_objects:
             return 2
-        return 1 if self.findings or self.in_doubt or self.data_loss_findings else 0
+        return 1 if self.finding_count else 0
+
+    @property
+    def finding_count(self) -> int:
+        return len(self.findings) + len(self.in_doubt) + len(self.data_loss_findings)
 
     @property
     def has_frozen_writes(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.auth.key_rows import load_listed_keys
 from gateway.config.settings import Settings
+from gateway.observability.plurals import pluralize
 from gateway.operator import UNKNOWN_TENANT, ActionRefused, ProgressCallback
 from gateway.operator.in_doubt_writes import advise_to_wait, load_in_doubt_writes
 from gateway.operator.ledger_reconciliation import (
@@ -65,11 +66,19 @@ async def reconcile_and_clear_restored_flag(
         if report.has_frozen_writes:
             # Freeze before clearing: clients retry refused starts all the time, and one could get
             # through.
-            await freeze_writes(store, ALL_TENANTS)
+            await freeze_writes(
+                store,
+                ALL_TENANTS,
+                f"set by reconcile: {pluralize(report.finding_count, 'finding')}",
+            )
         if report.is_cleared:
             # Their batches are not compared: whoever imports a key again must check them first.
             for tenant in report.skipped_tenants:
-                await freeze_writes(store, tenant)
+                await freeze_writes(
+                    store,
+                    tenant,
+                    "set by reconcile: all its keys are revoked, so it was not compared",
+                )
             # Frozen before: a repeated run does not find them again.
             await reconciler.record_unknown_batches(report)
             report.warning = await _mark_state_up_to_date(settings, store)

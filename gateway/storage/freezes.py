@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import delete, insert, select, text
 
-from gateway.storage.audit_log import record_audit_event
+from gateway.storage.audit_log import list_audit_events, record_audit_event
 from gateway.storage.database import Transaction
 from gateway.storage.store import Store
 from gateway.storage.tables import freezes
@@ -22,10 +22,16 @@ class Freeze:
 
     scope: Tenant
     since: datetime
+    reason: str = ""
+    """In brackets, after a space; empty if an operator set it."""
 
 
-async def freeze_writes(store: Store, scope: Tenant) -> bool:
-    """Freezes a scope; no write starts there after this returns. False if it was frozen already."""
+async def freeze_writes(store: Store, scope: Tenant, reason: str = "") -> bool:
+    """Freezes a scope; no write starts there after this returns. False if it was frozen already.
+
+    The audit log shows the reason.
+    """
+    action = f"{WRITES_FROZEN} ({reason})" if reason else WRITES_FROZEN
 
     async def insert_freeze(tx: Transaction) -> bool:
         # The lock waits for transactions that have read the table and not committed, so that every
@@ -35,7 +41,7 @@ async def freeze_writes(store: Store, scope: Tenant) -> bool:
         if await tx.fetch(select(freezes).filter_by(**scope._asdict())):
             return False
         await tx.execute(insert(freezes).values(**scope._asdict(), since=store.clock()))
-        await record_audit_event(store, tx, WRITES_FROZEN, scope)
+        await record_audit_event(store, tx, action, scope)
         return True
 
     return await store.write(insert_freeze)
@@ -57,4 +63,12 @@ async def list_freezes(store: Store) -> list[Freeze]:
     """Lists every freeze, widest first."""
     query = select(freezes).order_by(freezes.c.merchant, freezes.c.environment)
     rows = await store.fetch(query)
-    return [Freeze(Tenant(row.merchant, row.environment), row.since) for row in rows]
+    events = await list_audit_events(store) if rows else []
+    # The last event of a scope is that of its active freeze.
+    reasons = {
+        event.scope: event.action.removeprefix(WRITES_FROZEN)
+        for event in events
+        if event.action.startswith(WRITES_FROZEN)
+    }
+    scopes = [(Tenant(row.merchant, row.environment), row.since) for row in rows]
+    return [Freeze(scope, since, reasons.get(scope, "")) for scope, since in scopes]

@@ -128,6 +128,7 @@ async def check_interruptions(settings: Settings, store: Store) -> list[Finding]
     for freeze in freezes:
         since = f"{freeze.since:%Y-%m-%d %H:%M} UTC"
         description = f"writes have been frozen since {since}: {describe_scope(freeze.scope)}"
+        description += freeze.reason
         advice = f"to resume them, run `{format_unfreeze_command(freeze.scope)}`"
         environment = freeze.scope.environment or ALL_ENVIRONMENTS
         findings.append(Finding(environment, "freeze", "warning", description, advice))

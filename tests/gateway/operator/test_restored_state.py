@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import time
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ import aiohttp
 from sqlalchemy import delete
 
 from gateway.config.settings import Settings
-from gateway.operator.doctor import run_doctor
+from gateway.operator.doctor import check_interruptions, run_doctor
 from gateway.server.app import run_gateway
 from gateway.storage import open_store
 from gateway.storage.restore_detection import (
@@ -435,6 +436,13 @@ async def test_reconcile_ends_with_whether_starts_are_allowed_and_next_step(
             run_with_findings.stdout
         )
         assert "run `payout-gateway unfreeze --all`" in read_last_line(run_with_findings.stdout)
+        freezes = await run_command(tmp_path, "freeze", "--list")
+        reason = r"\(set by reconcile: [1-9]\d* findings?\)"
+        assert re.search(f"every merchant, live and sandbox {reason} ", freezes.stdout)
+        assert re.search(f"froze {reason} ", freezes.stdout), "the audit log"
+        async with open_store(restorable_gateway.settings.state) as store:
+            (finding,) = await check_interruptions(restorable_gateway.settings, store)
+        assert re.search(f"every merchant, live and sandbox {reason}$", finding.result)
         next_run = await run_command(tmp_path, "reconcile")
         assert "restored" not in next_run.stdout
         assert "writes are frozen" in next_run.stderr
