@@ -32,7 +32,7 @@ def doctor(*, as_json: bool, verbose: bool, settings: Settings) -> None:
         )
     else:
         click.echo(format_verdict(findings))
-        _print_findings(findings, is_complete=verbose)
+        print_findings(findings, is_complete=verbose)
     if not has_no_failure:
         click.get_current_context().exit(1)
 
@@ -49,7 +49,7 @@ def format_verdict(findings: Sequence[Finding]) -> str:
     return f"READY: no errors{suffix}." if warnings else "READY: no errors or warnings."
 
 
-def _print_findings(findings: Sequence[Finding], *, is_complete: bool) -> None:
+def print_findings(findings: Sequence[Finding], *, is_complete: bool) -> None:
     if shown := [each for each in findings if is_complete or each.state in ("error", "warning")]:
         rows = [
             [each.state, each.environment, each.check_name, each.result, each.advice]
@@ -66,7 +66,8 @@ def _print_findings(findings: Sequence[Finding], *, is_complete: bool) -> None:
     for environment, names in passed.items():
         click.echo(f"ok, {environment}: {', '.join(names)}")
     skipped_count = sum(finding.state == "skipped" for finding in findings)
-    click.echo(f"{pluralize(skipped_count, 'check')} skipped. --verbose shows every check.")
+    skipped = f"{pluralize(skipped_count, 'check')} skipped. " if skipped_count else ""
+    click.echo(f"{skipped}--verbose shows every check.")
 
 
 def _build_finding_json(finding: Finding) -> dict[str, str]:

@@ -17,9 +17,10 @@ from aiohttp import web
 from sqlalchemy import select
 
 from gateway.admission.limits.in_redis import RedisRateLimiter
-from gateway.cli.doctor import format_verdict
+from gateway.cli.doctor import format_verdict, print_findings
 from gateway.config.settings import Settings
 from gateway.operator.doctor import Finding, run_doctor
+from gateway.operator.doctor.findings import State
 from gateway.storage import Tenant, open_store
 from gateway.storage.capability_cache import CapabilityCache
 from gateway.storage.key_file import create_key_file
@@ -719,6 +720,20 @@ async def test_healthy_setup_is_reported_in_five_lines(tmp_path: Path) -> None:
     assert lines[0] == "READY: no errors or warnings."
     assert len(lines) <= 5
     assert "skipped  sandbox" in complete_output
+
+
+@pytest.mark.parametrize(
+    ("state", "last_line"),
+    [
+        ("ok", "--verbose shows every check."),
+        ("skipped", "1 check skipped. --verbose shows every check."),
+    ],
+)
+def test_only_skipped_checks_are_counted(
+    state: State, last_line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_findings([Finding("sandbox", "service", state, "tried")], is_complete=False)
+    assert capsys.readouterr().out.splitlines()[-1] == last_line
 
 
 # Freezes and brownouts
