@@ -184,5 +184,5 @@ def test_page_of_equal_sides_says_so(
 ) -> None:
     page = open_page(browser, pages["equal"], console_messages)
     assert console_messages == [pages["equal"].as_uri()]
-    assert "Equal: 1 response matches." in page.inner_text("h1")
+    assert page.inner_text("h1") == "✓ Equal: 1 response matches."
     assert "No differences found." in page.inner_text("#differences")
