@@ -130,7 +130,9 @@ def _merge_readiness(pages: Sequence[WorkerPage | None]) -> dict[str, Any]:
     reports = [json.loads(page.body) for page in pages if page]
     faults = {name: fault for report in reports for name, fault in report["faults"].items()}
     if not pages:
-        faults["workers"] = "none accepts connections; see the log"
+        faults["workers"] = (
+            "none accepts connections; they may still be starting, otherwise see the log"
+        )
     elif silent_count := len(pages) - len(reports):
         faults["workers"] = f"{silent_count} of {len(pages)} do not answer"
     is_ready = bool(reports) and all(report["status"] != "error" for report in reports)

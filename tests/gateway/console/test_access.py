@@ -251,6 +251,15 @@ async def test_worker_behind_parent_sees_client_address(tmp_path: Path) -> None:
     assert freeze_event.actor == "console, from 127.0.0.1"
 
 
+async def test_parent_without_ready_workers_says_that_they_may_be_starting() -> None:
+    async with (
+        TestServer(create_workers_admin_application(list)) as server,
+        open_console_client(f"http://127.0.0.1:{server.port}") as client,
+    ):
+        page = await client.get("/readyz")
+    assert (page.status, "they may still be starting" in page.text) == (503, True)
+
+
 async def test_without_parent_claimed_client_address_is_ignored(tmp_path: Path) -> None:
     async with open_console(tmp_path) as console, open_console_client(console.url) as client:
         address_header = {CLIENT_ADDRESS_HEADER: "203.0.113.9"}
