@@ -509,7 +509,7 @@ async def test_equal_answers_give_equal_reports() -> None:
 async def test_write_with_invalid_address_is_reported_as_not_sent() -> None:
     async with open_fake_service(respond_ok) as service:
         # The system resolves digits of full width, and an HTTP client refuses them.
-        url = service.url.replace("127", "\uff11\uff12\uff17")
+        url = service.url.replace("127", "\uff11\uff12\uff17", 1)
         write = '[[steps]]\nrequest = "POST /v1/batches"'
         report = await build_comparison_report([service.url, url], write, allow_writes=True)
     assert [step["why"] for step in report["failed"]] == ["candidate: not a valid URL"]
