@@ -302,19 +302,9 @@ def update_recipient(request: Request) -> Flow:
     fields = recipient_bodies.build_recipient_update_fields(
         body, recipient, facts, government_ids, is_shown_late=is_late
     )
-    id_ = recipient["id"]
-    updated: Mapping[str, JSON] = {}
+    id_, updated = recipient["id"], {}
     if fields:
-        field_map = (
-            RECIPIENT.map_field_names_to_client()
-            | {"primaryCurrency": recipient_bodies.choose_currency_field(body)}
-            | banking.map_government_id_field_names_to_client(government_ids)
-        )
-        response = yield recipient_outcomes.build_recipient_update_call(
-            id_, fields, field_map, recipient
-        )
-        if isinstance(response.get("recipient"), dict):
-            updated = response["recipient"]
+        updated = yield from _update_fields(recipient, fields, body, government_ids)
     if status_fact := recipient_bodies.derive_status_fact_change(body, fields, facts, updated):
         yield CompareAndSet("recipient", id_, status_fact)
     try:
@@ -325,6 +315,25 @@ def update_recipient(request: Request) -> Flow:
             yield CompareAndSet("recipient", id_, {"status": facts.get("status")})
         raise
     return Answer({"object": "updated"}, changes.notices)
+
+
+def _update_fields(
+    recipient: Recipient,
+    fields: Mapping[str, JSON],
+    body: Mapping[str, JSON],
+    government_ids: list[banking.ClientGovernmentId],
+) -> SubFlow:
+    """Changes fields; returns the recipient that the service answers, empty without one."""
+    field_map = (
+        RECIPIENT.map_field_names_to_client()
+        | {"primaryCurrency": recipient_bodies.choose_currency_field(body)}
+        | banking.map_government_id_field_names_to_client(government_ids)
+    )
+    response = yield recipient_outcomes.build_recipient_update_call(
+        recipient["id"], fields, field_map, recipient
+    )
+    updated = response.get("recipient")
+    return updated if isinstance(updated, dict) else {}
 
 
 def _set_fields_back(

@@ -64,9 +64,8 @@ class CheckpointWriter:
     async def save_checkpoint(self, record: OperationRecord, checkpoint: Checkpoint) -> bool:
         """Commits a checkpoint; returns whether it took ``recipient_lock``.
 
-        Raises OwnershipLostError, WritesFrozenError, RestoreUncheckedError,
-        DuplicateOperationError, AlreadyClaimedError, Conflict, IdCollisionError or
-        StoreUnavailable.
+        Raises OwnershipLostError, WritesFrozenError, RestoreUncheckedError, DuplicateOperationError,
+        AlreadyClaimedError, Conflict, IdCollisionError or StoreUnavailable.
         """
         changes = checkpoint.object_changes
         # Before the transaction, because it holds locks that others wait for.

@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import structlog
@@ -69,7 +70,6 @@ LARGE_BODY_BYTES = 1024 * 1024
 """Bytes from which a body is hashed in a thread, so that it does not block other requests."""
 
 TARGET_PATTERN = re.compile(r"/v1/[!-\"$-~]*")  # visible ASCII; a fragment would not be sent
-
 
 log = structlog.get_logger()
 
@@ -149,7 +149,7 @@ class UpstreamClient:
             )
         self.signed_target = SignedTargetForms(upstream, capabilities)
 
-    async def send(
+    def send(
         self,
         environment: str,
         credentials: Credentials,
@@ -160,7 +160,7 @@ class UpstreamClient:
         request_id: str,
         write: bool,
         fence: Fence | None = None,
-    ) -> Reply:
+    ) -> Coroutine[Any, Any, Reply]:
         """Sends a request with the ``target`` (``/v1/...``, percent-encoded) byte for byte.
 
         It is signed when it has a connection, and only if the ``fence`` confirms that this process
@@ -172,8 +172,7 @@ class UpstreamClient:
         """
         if not TARGET_PATTERN.fullmatch(target):
             raise ValueError("a target begins with /v1/ and is visible ASCII")
-        known = self._environments.get(environment)
-        if known is None:
+        if (known := self._environments.get(environment)) is None:
             raise Unreachable(f"no environment {environment} is configured")
         rate, body, target = BYTES_PER_SECOND, body or b"", target.removesuffix("?")
         has_query, start_time = "?" in target, time.monotonic()
@@ -196,7 +195,11 @@ class UpstreamClient:
             is_write=write,
             may_repeat=not write,
         )
-        breaker, failure = known.breaker, None
+        return self._send_call(call, start_time)
+
+    async def _send_call(self, call: _UpstreamCall, start_time: float) -> Reply:
+        """Sends a call, and records what its outcome shows of the service."""
+        breaker, failure = call.environment.breaker, None
         if not breaker.is_closed:
             # Not part of the deadline: an open breaker refuses the call at once.
             call.is_probe = breaker.start_call()
@@ -205,7 +208,7 @@ class UpstreamClient:
             call.outcome = "answer"
         except (TimeoutError, ResponseLost) as error:
             failure = build_failure(call, error)
-            self.problems.record_failure(environment, is_write=write)
+            self.problems.record_failure(call.environment.name, is_write=call.is_write)
         finally:
             # Nearly every call is an answer that changes nothing.
             if call.outcome != "answer" or breaker.failure_count or not breaker.is_closed:
@@ -217,37 +220,49 @@ class UpstreamClient:
         if reply.body[:1] != b"{" and 200 <= reply.status < 300 and reply.status != 204:
             reply.is_unreadable = not reply.body.lstrip().startswith(b"{")
         is_usual = reply.status == 200 and not (
-            has_query or call.has_other_correction or reply.is_unreadable
+            call.has_query or call.has_other_correction or reply.is_unreadable
         )
         # While the service has a problem, an accepted call has to be recorded too.
         if not is_usual or self.problems.by_credentials or self.problems.failures:
             await self._record_signing_outcome(call, reply)
         elif reply.skew_sample is not None:
-            self.clock.record_accepted(environment, reply.skew_sample, date=reply.date)
+            self.clock.record_accepted(call.environment.name, reply.skew_sample, date=reply.date)
         return reply
 
     async def _exchange(self, call: _UpstreamCall) -> Reply:
         """Sends a call until it has an answer; raises TimeoutError and ResponseLost."""
-        origin, fence, body = call.environment.origin, call.fence, call.body
+        origin, fence = call.environment.origin, call.fence
         while True:
             call.has_left, connection = False, None
             try:
                 connection = origin.take_idle_connection() or (
                     await origin.wait_for_connection(call.ends_at)
                 )
-                if fence is not None or len(body) > WINDOW_BYTES:
+                if fence is not None or len(call.body) > WINDOW_BYTES:
                     await self._start_guarded_exchange(call, connection)
                 else:
                     # Head and body in one write need only one packet, and no task.
                     data = self._encode_signed_head(call)
-                    if body:
-                        data += body
+                    if call.body:
+                        data += call.body
                     call.sent_at = time.monotonic()
                     # Only attempts that reach the network count.
                     call.has_left, call.attempts = True, call.attempts + 1
                     await connection.start_exchange(data, call)
-                reply = self._take_reply(call, connection)
-                if not connection.is_complete or b"content-encoding" in connection.fields:
+                fields = connection.fields
+                body = connection.take_body() if connection.is_complete else b""
+                reply = Reply(
+                    connection.status, connection.header_lines, body, date=fields.get(b"date", b"")
+                )
+                # Responses of the same second have the same date, and say no more than the first.
+                if reply.status != 200 or reply.date != call.environment.skew.confirmed_date:
+                    seconds = time.monotonic() - call.sent_at
+                    reply.skew_sample = measure_skew(reply.headers, self.clock.wall(), seconds)
+                if (
+                    not connection.is_complete
+                    or len(body) > self._max_answer_bytes
+                    or b"content-encoding" in fields
+                ):
                     reply.body = await self._read_unusual_body(connection, reply)
             # Closed even after a cancellation: the next request would get an unread answer.
             except BaseException as error:  # noqa: BLE001 - raised again by the function
@@ -324,23 +339,11 @@ class UpstreamClient:
             connection.write_body(_iter_body(body))
             await response
 
-    def _take_reply(self, call: _UpstreamCall, connection: UpstreamConnection) -> Reply:
-        """Returns the response, with what has arrived of its body; raises ResponseLost."""
-        status = connection.status
-        body = connection.take_body() if connection.is_complete else b""
-        if len(body) > self._max_answer_bytes:
-            raise build_too_large_error(self._max_answer_bytes)
-        date = connection.fields.get(b"date", b"")
-        reply = Reply(status, connection.header_lines, body, date=date)
-        # Responses of the same second have the same date, and say no more than the first.
-        if status != 200 or date != call.environment.skew.confirmed_date:
-            seconds = time.monotonic() - call.sent_at
-            reply.skew_sample = measure_skew(reply.headers, self.clock.wall(), seconds)
-        return reply
-
     async def _read_unusual_body(self, connection: UpstreamConnection, reply: Reply) -> bytes:
-        """Reads the body of a response that is incomplete or encoded; raises ResponseLost."""
+        """Reads a body that is incomplete, encoded or too large; raises ResponseLost."""
         body, max_bytes = reply.body, self._max_answer_bytes
+        if len(body) > max_bytes:
+            raise build_too_large_error(max_bytes)
         if not connection.is_complete:
             body = await connection.read_long_body(max_bytes)
         encoding = reply.headers.get("Content-Encoding", "identity").strip().lower()

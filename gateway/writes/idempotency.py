@@ -127,13 +127,12 @@ class IdempotencyGuard:
                     ) from None
                 finally:
                     self._journal.release(execution)
+                record = execution.operation_record
                 if response is not None:
-                    return response, execution.operation_record if execution.is_saved else None
-                if execution.operation_record.is_forwarded:
-                    await self.reconciler.save_unsaved_forwarded_outcomes(
-                        execution.operation_record.tenant
-                    )
-                wait_state.first_attempt = execution.operation_record
+                    return response, record if execution.is_saved else None
+                if record.is_forwarded:
+                    await self.reconciler.save_unsaved_forwarded_outcomes(record.tenant)
+                wait_state.first_attempt = record
                 # A seed of its own: what the first attempt registered in its name was seen by others.
                 request = structs.replace(write_request.request, seed=generate_hex_id())
                 write_request = structs.replace(write_request, request=request)
@@ -305,10 +304,7 @@ class IdempotencyGuard:
             # What the legacy service executes can only be waited for.
             if not (is_executing and first_attempt.is_forwarded) and (
                 response := await stored_responses.load_first_attempt_response(
-                    first_attempt,
-                    write_request,
-                    render_answer,
-                    self._journal.operations,
+                    first_attempt, write_request, render_answer, self._journal.operations
                 )
             ):
                 return stored_responses.add_replayed_header(response), first_attempt
