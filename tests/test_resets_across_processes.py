@@ -226,6 +226,28 @@ async def test_identical_request_right_after_a_response_was_read_is_another(
         assert instances.service.creation_counts["recipient"] == 2 * number
 
 
+@pytest.mark.parametrize("instances", ["translate"], indirect=True)
+async def test_request_right_after_one_that_replaced_a_refused_attempt_is_another(
+    instances: Instances,
+) -> None:
+    """That one joined the attempt, whose refusal let it take its place."""
+    problem = b'{"ok":false,"errors":[{"code":"invalid_field","message":"no","field":"email"}]}'
+    post = partial(instances.first.request, "POST", "/v1/recipients")
+    for number in range(1, 4):
+        body, path = recipient_body(number), "/v1/recipients"
+        instances.service.faults.append(Fault("POST", path, status=400, body=problem, delay=0.5))
+        refused = asyncio.create_task(post(body))
+        await wait_until(lambda: not instances.service.faults)
+        joined_response = await post(body)
+        instances.first.process.kill(signal.SIGSTOP)  # before it can have reported the delivery
+        resume = partial(instances.first.process.kill, signal.SIGCONT)
+        asyncio.get_running_loop().call_later(PAUSE_SECONDS, resume)
+        assert ((await refused).status, joined_response.status) == (406, 200)
+        response = await instances.second.request("POST", path, body)
+        assert (response.status, response.headers.get("Idempotent-Replayed")) == (200, None)
+        assert instances.service.creation_counts["recipient"] == 2 * number
+
+
 @pytest.mark.parametrize("closes_connection", [True, False])
 async def test_identical_requests_of_which_the_first_was_read_are_two(
     instances: Instances, *, closes_connection: bool

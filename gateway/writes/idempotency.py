@@ -180,6 +180,8 @@ class IdempotencyGuard:
                 return None
             return await self._answer_refusal(execution, failure, render_failure)
         response = await render_answer(answer)
+        # The client of an earlier attempt may have left; this one's delivery is reported.
+        execution.is_client_disconnected = write_request.caller.is_disconnected
         await self._finish(execution, response)
         # Not before: what a process that was paused has done may belong to another one by now.
         execution.final_response = response

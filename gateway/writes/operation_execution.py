@@ -357,9 +357,9 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
             # Counted from the delivery, which may be late.
             if self.journal.replay_seconds:
                 changes["ended_at"] = None
-            # The response then goes to a retry, which may come to another process.
-            if not self.is_client_waiting:
-                changes["is_client_disconnected"] = True
+            # Without a client the response goes to a retry, which may come to another process.
+            is_disconnected = self.is_client_disconnected or not self.is_client_waiting
+            changes["is_client_disconnected"] = is_disconnected
             # An operator who named the wrong object can still correct that.
             is_final = self.response is not None or not self.operation_record.is_forwarded
             drops = (answer is not None and is_final) or self.operation.method == "GET"
