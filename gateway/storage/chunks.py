@@ -106,7 +106,8 @@ async def load_and_decrypt_text(
 
 async def delete_chunks(tx: Transaction, *holders: str) -> None:
     """Deletes all chunks of some holders."""
-    await tx.execute(_DELETE, *({"text_holder": holder} for holder in holders))
+    if holders:
+        await tx.execute(_DELETE, *({"text_holder": holder} for holder in holders))
 
 
 def _build_chunk_context(place: EncryptionContext, name: str, number: int) -> EncryptionContext:
