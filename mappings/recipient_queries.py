@@ -72,7 +72,7 @@ def build_list_query(query: Mapping[str, str], facts_by_id: FactsById) -> ListQu
         page.size,
         is_hidden=lambda row: is_deleted_for_clients(row, facts_by_id.get(row["id"], {})),
         is_match=is_match,
-        sort_key=lambda row: SORT_KEYS[order](row, facts_by_id.get(row["id"], {})),
+        sort_key=lambda row: _fold_case(SORT_KEYS[order](row, facts_by_id.get(row["id"], {}))),
         is_descending=is_descending,
         native_query={**page.build_query(), **prefilter, **native_sort} if is_native else None,
         prefilter=prefilter,
@@ -172,6 +172,11 @@ def _replace_non_text_with_empty(value: JSON) -> str:
 
 
 # Sort keys
+
+
+def _fold_case(value: Any) -> Any:
+    # People expect "adam" before "Zoe"; filters compare the same values with their case.
+    return value.casefold() if isinstance(value, str) else value
 
 
 def _build_field_sort_key(name: str) -> Callable[[Row, Facts], Any]:

@@ -254,8 +254,7 @@ class ExpectedList:
         if order == "payoutMethod":
             return find_method(recipient) or ""
         text = (recipient.address if order in ADDRESS_ORDERS else recipient.fields).get(order) or ""
-        # The service's own text order, if the service sorted the list.
-        return text.casefold() if self.is_one_call() else text
+        return text.casefold()
 
     def is_one_call(self) -> bool:
         """Whether the current interface has this very question (its section 4.1)."""
