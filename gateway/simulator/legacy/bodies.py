@@ -123,11 +123,11 @@ def parse_batch_currency(request: AcceptedRequest, problems: Problems) -> str:
 def parse_changed_currency(request: AcceptedRequest, problems: Problems, batch: Batch) -> str:
     currency = normalize_currency(request.body.get("sourceCurrency"))
     currency = batch.currency if is_blank(currency) else currency
-    batches.parse_currency(problems, "sourceCurrency", currency)
+    parsed = batches.parse_currency(problems, "sourceCurrency", currency)
     if currency != batch.currency and batch.payments:
         message = "Can be changed only while there are no payments"
         problems.add_invalid_field("sourceCurrency", message)
-    return str(currency)
+    return parsed
 
 
 def parse_payment(

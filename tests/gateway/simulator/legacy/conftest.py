@@ -30,8 +30,8 @@ class LegacyClient:
         assert answer.status == 200, answer.text
         return answer.body
 
-    async def request_refused(self, method, path):
-        answer = await self.request(method, path)
+    async def request_refused(self, method, path, body=None):
+        answer = await self.request(method, path, body)
         assert answer.status != 200, answer.text
         return answer.status, answer.errors
 
