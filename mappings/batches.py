@@ -110,7 +110,8 @@ def create_batch(request: Request) -> Flow:
     try:
         response = yield build_batch_creation_call(payload, field_names)
     except Refused as refusal:
-        raise convert_not_found_to_invalid_field(refusal) from None
+        field = "payments[0].recipient.id" if len(entries) == 1 else None
+        raise convert_not_found_to_invalid_field(refusal, field) from None
     created, now = extract_batch(response), format_timestamp(request.now)
     facts = {
         "phase": "sent",

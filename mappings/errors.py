@@ -158,15 +158,19 @@ def derive_status_from_problem_codes(problems: Sequence[Problem]) -> int:
     return 400 if 400 in statuses else statuses[0]
 
 
-def convert_not_found_to_invalid_field(refusal: Refused) -> Refused:
+def convert_not_found_to_invalid_field(refusal: Refused, field: str | None = None) -> Refused:
     """Turns "not found" into an invalid field, for a call whose *body* names the missing object.
 
-    A 404 would tell the client that the object in its own path is missing.
+    A 404 would tell the client that the object in its own path is missing. ``field`` is the only
+    one that names an object: the service names fields of validation errors only.
     """
-    problems = [
-        structs.replace(problem, code="invalid_field") if problem.code == "not_found" else problem
-        for problem in refusal.problems
-    ]
+
+    def convert(problem: Problem) -> Problem:
+        if problem.code != "not_found":
+            return problem
+        return structs.replace(problem, code="invalid_field", field=problem.field or field)
+
+    problems = [*map(convert, refusal.problems)]
     status = 400 if refusal.status == 404 else refusal.status
     return Refused(status, problems, field_map=refusal.field_map, retry_after=refusal.retry_after)
 
