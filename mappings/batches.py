@@ -35,6 +35,7 @@ from mappings.batch_reads import (
     set_missing_status_by_balance,
 )
 from mappings.batch_views import (
+    EDITABLE_STATUSES,
     Batch,
     build_batch,
     build_batch_record,
@@ -295,6 +296,9 @@ def start_batch(request: Request) -> Flow:
     }
     yield CompareAndSet("batch", batch.id, facts)
     start_fields = restore_original_batch_fields(batch.facts, drop_nulls(extract_batch(response)))
+    # Clients are shown a started batch (legacy interface, section 4.3), not the one before that.
+    if start_fields.get("status") in EDITABLE_STATUSES:
+        start_fields = {**start_fields, "status": None}
     has_all_fields = start_fields.get("status") and start_fields.get("sentAt")
     # The service may apply new exchange rates.
     amounts = {
