@@ -20,6 +20,7 @@ from mappings.batch_reads import (
     is_missing_batch_failure,
     load_batches,
     set_missing_status_by_balance,
+    show_recent_start,
 )
 from mappings.batch_views import (
     Batch,
@@ -310,13 +311,14 @@ def _evaluate_filters_on_list(
     return filters.evaluate_batch_filters(status, created, batch.currency)
 
 
-def load_batch_page(listed_batches: Sequence[Batch]) -> SubFlow:
+def load_batch_page(listed_batches: Sequence[Batch], now: datetime) -> SubFlow:
     """Loads the batches of a page, reading in parallel those that the list shows incompletely."""
     unread_ids = [batch.id for batch in listed_batches if not _has_all_listed_fields(batch)]
     results = dict(zip(unread_ids, (yield from load_batches(unread_ids)), strict=True))
     batches: list[Batch] = []
     for batch in listed_batches:
         batches += [(yield from _complete_listed_batch(batch, results.get(batch.id)))]
+        show_recent_start(batches[-1], now)
     yield from add_missing_statuses(batches)
     return [build_batch_list_item(batch) for batch in batches]
 

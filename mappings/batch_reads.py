@@ -442,6 +442,12 @@ def is_recent(time: JSON, now: datetime) -> bool:
     return now - parse_instant_or_earliest(time) < MAX_READ_LAG
 
 
+def show_recent_start(batch: Batch, now: datetime) -> None:
+    """Shows a batch as started if it was just started: the service may show it as it was before."""
+    if is_recent(batch.facts.get("started"), now) and batch.is_editable:
+        batch.service_fields = {**batch.service_fields, "status": None}
+
+
 # Status by balance
 
 

@@ -33,6 +33,7 @@ from mappings.batch_reads import (
     load_batches,
     reload_batch,
     set_missing_status_by_balance,
+    show_recent_start,
 )
 from mappings.batch_views import (
     EDITABLE_STATUSES,
@@ -154,7 +155,9 @@ def read_batch(request: Request) -> Flow:
     GET /batch/:id/summary
     GET /balance            if the service gives no status, as for a draft
     """
-    return (yield from _answer_with_payments((yield from load_batch(request.ids["id"]))))
+    batch = yield from load_batch(request.ids["id"])
+    show_recent_start(batch, request.now)
+    return (yield from _answer_with_payments(batch))
 
 
 def _answer_with_payments(batch: Batch) -> Flow:
@@ -177,9 +180,11 @@ def list_batches(request: Request) -> Flow:
     A missing ``completedAt`` alone causes no read, so a listed batch may lack it.
     """
     listed_batches = yield from batch_lists.load_listed_batches()
+    for batch in listed_batches:
+        show_recent_start(batch, request.now)
     batches = yield from batch_lists.filter_batches(listed_batches, request.query)
     page_batches, meta = parse_page_params(request.query).select_rows(batches)
-    items = yield from batch_lists.load_batch_page(page_batches)
+    items = yield from batch_lists.load_batch_page(page_batches, request.now)
     return Answer({"batches": items, "meta": meta})
 
 
@@ -196,6 +201,7 @@ def read_batch_summary(request: Request) -> Flow:
     response = (yield from fetch_if_exists(BALANCE_PATH)) if needs_balances(batch) else None
     balances = None if response is None else parse_balances(response)
     set_missing_status_by_balance(batch, balances)
+    show_recent_start(batch, request.now)
     summary = build_summary(batch, balances or (), format_timestamp(request.now))
     return Answer({"batchSummary": summary})
 

@@ -157,6 +157,14 @@ async def test_batch_that_is_shown_as_before_its_start_is_processing_and_not_sta
         answer = await request_successfully(gateway, "POST", path)
         assert answer["batch"]["status"] == "processing"
         assert answer["batch"]["sentAt"]
+        read_path = f"/batches/{batch}"
+        reads = [
+            (await request_successfully(gateway, "GET", read_path))["batch"],
+            (await request_successfully(gateway, "GET", f"{read_path}/summary"))["batchSummary"],
+            (await request_successfully(gateway, "GET", "/batches"))["batches"][0],
+        ]
+        assert [each["status"] for each in reads] == ["processing"] * 3
+        assert all(each["sentAt"] for each in reads)
         requests = [each for each in service.requests if each.method == "POST"]
         response = await gateway.request("POST", f"/v1{path}")
         assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
