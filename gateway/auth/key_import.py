@@ -1,7 +1,5 @@
 """Imports API keys from a file, in one transaction."""
 
-from __future__ import annotations
-
 import hmac
 from collections import Counter
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Error messages name lines and fields but never quote values, because most values are secrets.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import json
 from collections.abc import Hashable

@@ -1,7 +1,5 @@
 """Database rows of API keys and credentials; secrets are decrypted only when needed."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

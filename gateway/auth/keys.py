@@ -7,8 +7,6 @@ While the database is unavailable, cached keys keep working for ``GRACE_SECONDS`
 key could have been revoked too long ago. Other keys raise StoreUnavailable.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import OrderedDict

@@ -4,8 +4,6 @@ Lower-case hexadecimal HMAC-SHA256, keyed with the secret key, of: timestamp, LF
 method, LF, request path starting with /v1, LF, body, LF.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Coalesces concurrent calls for the same key into one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar

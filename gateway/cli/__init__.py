@@ -4,8 +4,6 @@ Each subcommand has its own module, imported when it runs, so that ``--help`` do
 rest of the gateway.
 """
 
-from __future__ import annotations
-
 import errno
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """`payout-gateway migrate`, `backup`, `restore` and `erase`: the database and its key file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

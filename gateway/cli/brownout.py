@@ -1,7 +1,5 @@
 """`payout-gateway brownout`: planned interruptions of legacy operations."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """`payout-gateway check`: validates a configuration and reports problems by line and key."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`payout-gateway compare`: compares two services, and `compare report` the results of shadow traffic."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,7 +1,5 @@
 """`payout-gateway cutover`: imports data that only the legacy service has, before it ends."""
 
-from __future__ import annotations
-
 import os
 from typing import IO, Any
 

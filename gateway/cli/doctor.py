@@ -1,7 +1,5 @@
 """`payout-gateway doctor`: checks the configuration and the services, with reads only."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import click

@@ -1,7 +1,5 @@
 """`payout-gateway explain`: the current calls that one legacy request becomes."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`payout-gateway freeze` and `unfreeze`: stop and resume writes."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`payout-gateway ids`: imports the ids that legacy clients use for existing objects."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from typing import BinaryIO

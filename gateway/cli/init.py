@@ -1,7 +1,5 @@
 """`payout-gateway init`: writes a first configuration, its encryption key and its admin token."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from pathlib import Path

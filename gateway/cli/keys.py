@@ -1,7 +1,5 @@
 """`payout-gateway keys`: manages API keys and the credentials that they map to."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

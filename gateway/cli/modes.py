@@ -1,7 +1,5 @@
 """`payout-gateway modes`: chooses at run time which service answers a key's requests."""
 
-from __future__ import annotations
-
 import click
 
 from gateway.cli import options, output

@@ -1,7 +1,5 @@
 """`payout-gateway operations`: the legacy interface, and what each operation becomes."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

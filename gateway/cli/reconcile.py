@@ -1,7 +1,5 @@
 """`payout-gateway reconcile`: compares the gateway's records with the service, with reads only."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

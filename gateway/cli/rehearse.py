@@ -1,7 +1,5 @@
 """`payout-gateway rehearse`: tests every assumption at one's own sandbox."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import signal

@@ -1,7 +1,5 @@
 """`payout-gateway report`: usage by key and operation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any

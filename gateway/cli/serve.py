@@ -1,7 +1,5 @@
 """`payout-gateway serve`: runs the gateway, with a configuration or as a demo."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """`payout-gateway trace`: shows everything known about an id."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

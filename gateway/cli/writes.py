@@ -1,7 +1,5 @@
 """`payout-gateway writes` and `batches`: writes in doubt, their outcome, and superseded batches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

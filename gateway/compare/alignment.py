@@ -3,8 +3,6 @@
 So an item with a wrong amount is reported as such, not as one missing and one extra item.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The HTTP client for one side of a comparison."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """Collects the differences of a comparison by operation, kind and path, with redacted examples."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field

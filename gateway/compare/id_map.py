@@ -5,8 +5,6 @@ on everywhere: in paths, queries, bodies and free text. If an id later appears o
 that is a difference.
 """
 
-from __future__ import annotations
-
 from gateway.compare.requests import ID_IN_TEXT, OBJECT_ID
 
 

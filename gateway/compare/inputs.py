@@ -19,8 +19,6 @@ Each side captures its own values. ``${run}`` is a new text for each run, the sa
 ``deploy/compare/README.md`` describes all keys.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ masked: letters and digits become ``*``. The field name alone is not enough: an 
 masked too.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ is ``payments[].sourceAmount``: the same for all items of a list, and for all ke
 Status and headers have paths too: ``@status`` and ``@header.content-type``. The whole body is ``$``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import lru_cache, reduce

@@ -4,8 +4,6 @@
 renamed, removed or given another meaning. Values are masked unless ``--show-values`` is given.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Requests of the legacy interface: request lines, and the operation that a request calls."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import lru_cache

@@ -5,8 +5,6 @@ difference. Steps are sent one after the other, so that runs are repeatable and 
 service.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import defaultdict

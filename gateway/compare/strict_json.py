@@ -3,8 +3,6 @@
 Numbers keep their text, so ``1.0`` and ``1.00`` differ. Duplicate keys are refused.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any, NoReturn

@@ -1,7 +1,5 @@
 """The configuration file as text, to find the line of a problem."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Keys set by environment variables."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection
 from typing import Any

@@ -1,7 +1,5 @@
 """The base classes of sections, their problems, files, and keys whose value is read from a file."""
 
-from __future__ import annotations
-
 import stat
 from collections.abc import Mapping
 from difflib import get_close_matches

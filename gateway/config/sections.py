@@ -1,7 +1,5 @@
 """The sections of the configuration; ``deploy/gateway.example.toml`` describes every key."""
 
-from __future__ import annotations
-
 import calendar
 import re
 from datetime import date

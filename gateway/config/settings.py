@@ -4,8 +4,6 @@ Each key can also be set with an environment variable (``PAYOUT_GATEWAY_SERVER__
 keys are errors. Error messages name the key and its line in the file.
 """
 
-from __future__ import annotations
-
 import os
 import tomllib
 from collections.abc import Iterator

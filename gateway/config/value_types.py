@@ -1,7 +1,5 @@
 """Types of single values, with the checks that pydantic runs on them."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import re

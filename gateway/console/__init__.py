@@ -7,8 +7,6 @@ worker only are marked so.
 Each page has one view, in its own module, and one template. ``add_console_routes`` lists them.
 """
 
-from __future__ import annotations
-
 from aiohttp import web
 
 from gateway.console import traffic_control

@@ -1,7 +1,5 @@
 """Alerts for operators, and manual overrides that are still active."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

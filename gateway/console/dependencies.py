@@ -1,7 +1,5 @@
 """Dependencies of the pages, and lists of which each worker of a gateway has a part."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

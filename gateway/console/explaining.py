@@ -3,8 +3,6 @@
 The request is not sent, stored or logged, and no file is read for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

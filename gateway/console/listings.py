@@ -1,7 +1,5 @@
 """Pages that list what the commands list: rate limits, writes in doubt, and compared keys."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from aiohttp import web

@@ -1,7 +1,5 @@
 """The migration page: legacy usage by key, and time left until the sunset date."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from aiohttp import web

@@ -1,7 +1,5 @@
 """The overview page: alerts, key figures and the last hour."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from aiohttp import web

@@ -1,7 +1,5 @@
 """Rendering of pages: templates, menu, response headers, and formats of figures."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The requests page: the newest requests and errors of all workers, and the trace of any id."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The service page: clock, signature scope and optional endpoints of each environment, and checks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import structlog

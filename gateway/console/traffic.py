@@ -1,7 +1,5 @@
 """The traffic page: requests, errors and latency by operation and merchant."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta

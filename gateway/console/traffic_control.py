@@ -3,8 +3,6 @@
 In an emergency, writes can be frozen here. Brownouts and modes are planned, and changed by commands.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

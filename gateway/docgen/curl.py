@@ -1,7 +1,5 @@
 """Parses a curl command line, given as arguments or pasted as one string, into a request."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

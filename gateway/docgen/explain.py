@@ -4,8 +4,6 @@ Nothing is sent. The service's answers are made up, so an explained answer shows
 comes from, not its real value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The access log: one line for each request, of either interface."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from functools import lru_cache

@@ -4,8 +4,6 @@ Logs contain no secrets, keys or personal data. Of an exception only the type an
 logged, because its text may hold input.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

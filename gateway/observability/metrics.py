@@ -6,8 +6,6 @@ No key, merchant, path or id is a label, so no client can add a series.
 With several workers, each series has a label ``worker``; see ``gateway.server.workers.admin_port``.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Mapping
 from operator import itemgetter

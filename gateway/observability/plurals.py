@@ -1,7 +1,5 @@
 """Formats counts with singular and plural nouns, lists of names, and times."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from datetime import datetime
 

@@ -3,8 +3,6 @@
 They have what the access log has, and so neither bodies nor personal data.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Operator actions behind the commands and the console: freezes, modes, cutover, retention, checks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from gateway.config import OperatorError

@@ -1,7 +1,5 @@
 """Checks which account of the service credentials open, with reads only."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -4,8 +4,6 @@ The import can be repeated: earlier imported values are compared with what the l
 now, and values that clients have changed through the gateway since then are kept.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Lists writes in doubt with advice for operators, and records an operator's verdict."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

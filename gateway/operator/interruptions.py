@@ -1,7 +1,5 @@
 """Freezes and brownouts: their scope, the usage that they affect, and how they are described."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable
 from dataclasses import replace

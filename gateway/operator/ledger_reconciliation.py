@@ -1,7 +1,5 @@
 """Compares every batch and deleted recipient on record with the service, using reads only."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager

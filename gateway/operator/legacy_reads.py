@@ -4,8 +4,6 @@ The legacy service limits the requests per key and hour (legacy interface, secti
 need most of them. So these reads have a share of it, and wait when that is used up.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping

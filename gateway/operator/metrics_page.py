@@ -1,7 +1,5 @@
 """Gauges of the state, refreshed when `/metrics` is scraped."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable, Collection, Mapping

@@ -1,7 +1,5 @@
 """Resolves the scope of a mode switch, describes modes, and lists switches."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

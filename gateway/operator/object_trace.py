@@ -5,8 +5,6 @@ The id may be of an object, a request (``X-Request-Id``), an operation or a writ
 The result contains no personal data: only facts that the gateway itself created are shown.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ For example, one that an earlier version of the gateway started and this version
 differently. An operator completes the missing steps by hand.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

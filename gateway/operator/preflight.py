@@ -1,7 +1,5 @@
 """Checks a valid configuration for settings that cannot work together or on this machine."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from functools import partial

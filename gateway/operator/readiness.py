@@ -1,7 +1,5 @@
 """Evaluates shadow traffic: whether a key in mode `compare` is ready for cutover."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Compares the gateway's records with the service, and ends the block of a restored state."""
 
-from __future__ import annotations
-
 from gateway.auth.key_rows import load_listed_keys
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize

@@ -3,8 +3,6 @@
 The high-water mark of the state is also kept in a file outside it (``storage/restore_detection.py``).
 """
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Self

@@ -5,8 +5,6 @@ and that is not personal: ids, the outcome of writes for the configured time, an
 is deleted.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The calls that replace the operations that a key uses, and the use of rate limits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

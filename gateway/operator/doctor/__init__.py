@@ -1,7 +1,5 @@
 """The checks of `payout-gateway doctor`: reads only, a few signed calls per environment."""
 
-from __future__ import annotations
-
 from gateway.config.settings import ConfigurationError, Settings
 from gateway.operator.doctor import legacy_checks, local_checks, service_checks
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, STATES, Finding

@@ -1,7 +1,5 @@
 """The result of one doctor check, and advice for unreachable addresses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

@@ -3,8 +3,6 @@
 That read needs no API key.
 """
 
-from __future__ import annotations
-
 from multidict import CIMultiDict
 
 from gateway.config.settings import Settings

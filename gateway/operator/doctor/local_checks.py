@@ -1,7 +1,5 @@
 """Checks of the program, its configuration, its certificate, the state and the rate limiter."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Checks each environment's service, with reads signed with the credentials of its first key."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

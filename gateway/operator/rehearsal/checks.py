@@ -1,7 +1,5 @@
 """What the translation presumes, and the tests of it that need more than a row of a scenario."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import NamedTuple

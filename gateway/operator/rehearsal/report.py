@@ -1,7 +1,5 @@
 """The report of a rehearsal: one document, which is printed or written as JSON."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """One run of a rehearsal: sends its requests, and collects what each of them shows."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Runs the chapters of a rehearsal, and removes what this and earlier runs have created."""
 
-from __future__ import annotations
-
 import itertools
 from contextlib import suppress
 from functools import partial

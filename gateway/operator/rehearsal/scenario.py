@@ -1,7 +1,5 @@
 """The requests of a rehearsal: the table ``scenario.md``, and the bodies that it names."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
