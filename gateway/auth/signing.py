@@ -4,8 +4,8 @@ Lower-case hexadecimal HMAC-SHA256, keyed with the secret key, of: timestamp, LF
 method, LF, request path starting with /v1, LF, body, LF.
 """
 
+import hmac
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Literal
@@ -29,45 +29,19 @@ SWAPPED_HINT = "access_key and secret_key may be swapped, or secret_key is not c
 """For refused credentials that ``look_swapped``; nothing proves it."""
 
 
-HASH_BLOCK_BYTES = 64
-"""The block size of SHA-256."""
-
-
-class KeyedHmac:
-    """HMAC-SHA256 (RFC 2104) with a key that is used for many messages.
-
-    The hashes of the padded key are computed once: a digest takes a quarter of the time of one by the
-    standard library.
-    """
-
-    def __init__(self, key: bytes) -> None:
-        if len(key) > HASH_BLOCK_BYTES:
-            key = sha256(key).digest()
-        padded_key = key.ljust(HASH_BLOCK_BYTES, b"\0")
-        self._inner = sha256(bytes(byte ^ 0x36 for byte in padded_key))
-        self._outer = sha256(bytes(byte ^ 0x5C for byte in padded_key))
-
-    def hexdigest(self, parts: Iterable[bytes]) -> str:
-        """Returns the digest of a message in parts, so that a large one need not be joined."""
-        inner, outer = self._inner.copy(), self._outer.copy()
-        for part in parts:
-            inner.update(part)
-        outer.update(inner.digest())
-        return outer.hexdigest()
-
-
 @dataclass(frozen=True, slots=True)
 class Credentials:
     access_key: str = field(repr=False)
     secret_key: str = field(repr=False)
     merchant: str = field(default="", compare=False)
     """Whose they are, for logs and alerts."""
-    keyed: KeyedHmac = field(init=False, repr=False, compare=False)
+    keyed: hmac.HMAC = field(init=False, repr=False, compare=False)
     """The prepared HMAC of the secret key."""
 
     def __post_init__(self) -> None:
         # Prepared once, because every signature uses it.
-        object.__setattr__(self, "keyed", KeyedHmac(self.secret_key.encode()))
+        keyed = hmac.new(self.secret_key.encode(), digestmod=sha256)
+        object.__setattr__(self, "keyed", keyed)
 
     @property
     def access_key_prefix(self) -> str:
@@ -94,12 +68,15 @@ def extract_signed_target(form: SignedTargetForm, target: str) -> str:
     return target if form == "path-and-query" else target.partition("?")[0]
 
 
-def compute_signature(keyed: KeyedHmac, stamp: int, method: str, target: str, body: bytes) -> str:
+def compute_signature(keyed: hmac.HMAC, stamp: int, method: str, target: str, body: bytes) -> str:
     """Signs a request.
 
     ``stamp`` is in whole seconds since 1970, ``target`` is from ``extract_signed_target``.
     """
-    head = f"{stamp}\n{method.upper()}\n{target}\n".encode()
+    signature = keyed.copy()
+    signature.update(f"{stamp}\n{method.upper()}\n{target}\n".encode())
+    signature.update(body)
     # The line feed at the end belongs to the signed text also if there is no body (current
     # interface, section 5).
-    return keyed.hexdigest((head, body, b"\n"))
+    signature.update(b"\n")
+    return signature.hexdigest()

@@ -7,15 +7,16 @@ writes were sent, and the flow can be replayed up to that point without sending 
 
 from __future__ import annotations
 
+import hmac
 import os
 import re
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import TypeGuard
 
 from gateway.auth.keys import ApiKey
-from gateway.auth.signing import KeyedHmac
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.stored_json import CompressedBuffer
 from gateway.payloads.worker_thread import run_in_thread_if
@@ -85,7 +86,8 @@ class Journal:
         """Seconds after a delivered response for which an identical request is still a retry."""
         # Where commits run in order: a reset that follows a delivery must not be saved before it.
         self.deliveries_to_combine = self.deliveries if store.is_of_one_process else None
-        self._hmac = KeyedHmac(store.encryption.derive_key_from_oldest("journal"))
+        key = store.encryption.derive_key_from_oldest("journal")
+        self._keyed = hmac.new(key, digestmod=sha256)
 
     def build_record(
         self,
@@ -327,7 +329,10 @@ class Journal:
         return self._digest([call.method, call.path, identity])
 
     def _digest(self, value: JSON) -> str:
-        return self._hmac.hexdigest(json_codec.iterdumps_canonical(value))
+        digest = self._keyed.copy()
+        for chunk in json_codec.iterdumps_canonical(value):
+            digest.update(chunk)
+        return digest.hexdigest()
 
 
 def _list_deleted_ids(body: JSON) -> list[JSON]:
