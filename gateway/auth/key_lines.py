@@ -31,9 +31,6 @@ class ImportRefused(Exception):
         self.line = line
 
 
-MAX_SHOWN_PROBLEMS = 5
-"""Of one line."""
-
 Shape = TypeVar("Shape", bound=BaseModel)
 NameText = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(check_printable_text)]
 ApiKeyText = Annotated[str, Field(min_length=1, max_length=512, repr=False), check_visible_ascii]
@@ -136,9 +133,7 @@ def _convert_validation_error(number: int, error: ValidationError) -> ImportRefu
         f"{'.'.join(_escape_unprintable_name(str(part)) for part in loc)}: {message}"
         for loc, message in list_problems(error, KeyLine, "field")
     ]
-    shown, hidden = problems[:MAX_SHOWN_PROBLEMS], problems[MAX_SHOWN_PROBLEMS:]
-    suffix = f" (and {len(hidden)} more)" if hidden else ""
-    return ImportRefused(number, "", "; ".join(shown) + suffix)
+    return ImportRefused(number, "", "; ".join(problems))
 
 
 def _check_consistency(lines: list[NumberedLine]) -> None:

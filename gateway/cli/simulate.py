@@ -87,9 +87,5 @@ def _parse_keys(data: bytes) -> list[ServiceCredentials]:
         keys = [line.key for line in parse_key_lines(data)]
     except ImportRefused as error:
         raise click.UsageError(f"--keys: {error}") from None
-    return [
-        ServiceCredentials(
-            key.access_key, key.secret_key, key.merchant, key.environment, key.api_key
-        )
-        for key in keys
-    ]
+    names = {*ServiceCredentials.__dataclass_fields__}
+    return [ServiceCredentials(**key.model_dump(include=names)) for key in keys]
