@@ -125,7 +125,8 @@ async def test_brownout_applies_to_the_named_key_and_refuses_unknown_names(
 ) -> None:
     (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
     names = ("shop", "till")
-    lines = [{**KEY, "api_key": f"{name}-api-key", "name": name} for name in names]
+    # Long enough that its first eight characters are displayed.
+    lines = [{**KEY, "api_key": f"{name}-api-key-{'0' * 20}", "name": name} for name in names]
     await import_api_keys(build_settings(tmp_path, "http://127.0.0.1:9"), lines)
     schedule = ["brownout", "schedule", "--until", FAR_FUTURE]
     for arguments in (["--key", "nobody"], ["--merchant", "nobody"]):

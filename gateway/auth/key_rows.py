@@ -20,7 +20,6 @@ from gateway.storage.tables import api_keys, counters, tenant_credentials
 from gateway.storage.tenants import Tenant
 
 AnyRow = Any
-"""A named tuple of columns."""
 
 CHANGES = "keys"
 """The name of their change count."""
@@ -72,34 +71,26 @@ async def load_active_key_names(store: Store) -> set[str]:
     return {key.name for key in await load_listed_keys(store) if key.revoked_at is None}
 
 
-def find_keys_by_name_or_prefix(listed_keys: Sequence[ListedKey], word: str) -> list[ListedKey]:
-    """Finds keys by name or by the beginning of the key; more than one match is ambiguous.
-
-    Names take precedence over beginnings, and active keys over revoked ones. A beginning shorter
-    than ``MIN_PREFIX_CHARACTERS`` matches nothing. If other keys' names start with it, it matches
-    those too, and so is ambiguous.
-    """
-    if name_matches := [key for key in listed_keys if key.name == word]:
-        return name_matches
-    prefix_matches = [key for key in listed_keys if _is_prefix_match(word, key.prefix)]
-    matches = [
-        key
-        for key in listed_keys
-        if key in prefix_matches or (prefix_matches and key.name.startswith(word))
-    ]
-    # An active key takes precedence over revoked keys with the same beginning.
-    return [key for key in matches if key.revoked_at is None] or matches
+MIN_PREFIX_CHARACTERS = 4
+"""Fewer characters of a key do not identify the key to revoke."""
 
 
 def find_single_key(listed_keys: Sequence[ListedKey], name_or_prefix: str) -> ListedKey:
-    """Finds the only key with this name or beginning; raises OperatorError."""
+    """Finds the key with this name or, if there is none, with this beginning; raises OperatorError.
+
+    Active keys take precedence over revoked ones with the same beginning. A beginning of one key
+    with which the name of another starts is ambiguous.
+    """
+    matches = [key for key in listed_keys if key.name == name_or_prefix]
+    is_prefix = any(key.prefix.startswith(name_or_prefix) for key in listed_keys)
+    if not matches and is_prefix and len(name_or_prefix) >= MIN_PREFIX_CHARACTERS:
+        matches = [
+            key
+            for key in listed_keys
+            if key.prefix.startswith(name_or_prefix) or key.name.startswith(name_or_prefix)
+        ]
+        matches = [key for key in matches if key.revoked_at is None] or matches
     # Messages lack the word, which may be a whole key.
-    matches = [
-        key
-        for key in find_keys_by_name_or_prefix(listed_keys, name_or_prefix)
-        # A longer text may be a misspelt name of another key: nothing stored proves the rest of it.
-        if key.prefix.startswith(name_or_prefix) or key.name.startswith(name_or_prefix)
-    ]
     if not matches:
         raise OperatorError(
             "no key has this name or prefix; `payout-gateway keys list` shows the keys"
@@ -108,18 +99,6 @@ def find_single_key(listed_keys: Sequence[ListedKey], name_or_prefix: str) -> Li
         names = ", ".join(key.name for key in matches)
         raise OperatorError(f"{len(matches)} keys have this prefix: {names}; use the name")
     return matches[0]
-
-
-MIN_PREFIX_CHARACTERS = 4
-"""Fewer characters of a key do not identify the key to revoke."""
-
-
-def _is_prefix_match(word: str, prefix: str) -> bool:
-    """Whether a key with this displayed prefix may begin with this word; more of it is not stored."""
-    # A key of three characters displays none, which every word begins with.
-    if not prefix or len(word) < min(MIN_PREFIX_CHARACTERS, len(prefix)):
-        return False
-    return prefix.startswith(word) or word.startswith(prefix)
 
 
 async def revoke_key(store: Store, key_id: str) -> None:

@@ -5,11 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from gateway.auth.key_rows import (
-    ListedKey,
-    find_keys_by_name_or_prefix,
-    load_tenants_with_credentials,
-)
+from gateway.auth.key_rows import ListedKey, find_single_key, load_tenants_with_credentials
 from gateway.operator import UNKNOWN_MERCHANT, ActionRefused
 from gateway.storage import Store, Tenant
 from gateway.storage.brownout_rows import Brownout
@@ -43,25 +39,17 @@ USAGE_PERIOD = timedelta(days=7)
 
 
 def resolve_window_key(window: Brownout, keys: Iterable[ListedKey]) -> Brownout:
-    """Returns the window with the key's full name and, if only one has such a key, its merchant.
+    """Returns the window with the key's full name and its merchant.
 
-    Raises ActionRefused if no key matches, because the window would affect no request.
+    Raises OperatorError if no key matches, because the window would affect no request.
     """
     merchant_keys = [key for key in keys if window.merchant in ("", key.merchant)]
     if window.merchant and not merchant_keys:
         raise ActionRefused(f"--merchant: {UNKNOWN_MERCHANT}")
     if not window.key:
         return window
-    matches = find_keys_by_name_or_prefix(merchant_keys, window.key)
-    # By name, because one name may be used in both environments.
-    names, merchants = {key.name for key in matches}, {key.merchant for key in matches}
-    if len(names) != 1:
-        match_count = "several keys" if names else "no key"
-        raise ActionRefused(
-            f"--key: matches {match_count}; `payout-gateway keys list` shows the names"
-        )
-    merchant = merchants.pop() if len(merchants) == 1 else window.merchant
-    return replace(window, key=names.pop(), merchant=merchant)
+    key = find_single_key(merchant_keys, window.key)
+    return replace(window, key=key.name, merchant=key.merchant)
 
 
 async def load_usage_affected_by_window(store: Store, window: Brownout) -> list[list[object]]:

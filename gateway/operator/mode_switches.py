@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.auth.key_rows import find_keys_by_name_or_prefix, find_single_key, load_listed_keys
+from gateway.auth.key_rows import find_single_key, load_listed_keys
 from gateway.config.settings import Settings
 from gateway.observability.plurals import join_names
 from gateway.operator import UNKNOWN_TENANT, ActionRefused
@@ -97,13 +97,11 @@ async def plan_switch(
     Raises OperatorError.
     """
     listed_keys = await load_listed_keys(store)
-    keys = [each for each in listed_keys if environment in (None, each.environment)]
     if key is None:
-        name = ""
+        name, keys = "", [each for each in listed_keys if environment in (None, each.environment)]
         tenants = sorted({api_key.tenant for api_key in keys if api_key.merchant == merchant})
     else:
-        # Among all keys if none of that environment matches, to say of which one it is.
-        found = find_single_key(find_keys_by_name_or_prefix(keys, key) or listed_keys, key)
+        found = find_single_key(listed_keys, key)
         if environment not in (None, found.environment):
             raise ActionRefused(f"{found.name} is a key of the {found.environment} environment")
         name, tenants = found.name, [found.tenant]

@@ -11,13 +11,14 @@ from sqlalchemy import text
 from gateway.auth.key_import import ImportResult, import_keys
 from gateway.auth.key_lines import ImportRefused, parse_key_lines
 from gateway.auth.key_rows import (
-    find_keys_by_name_or_prefix,
+    find_single_key,
     load_credentials,
     load_listed_keys,
     replace_credentials,
     revoke_key,
 )
 from gateway.auth.signing import Credentials, extract_displayable_key_prefix
+from gateway.config import OperatorError
 from gateway.config.settings import State
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
@@ -305,18 +306,17 @@ async def test_name_precedes_prefix_and_active_keys_precede_revoked_ones(
     await import_lines(store, {**ACME, "name": "key-of-b"}, SECOND_ACME_KEY, BOLT)
     keys = await load_listed_keys(store)
 
-    def list_matching_names(prefix: str) -> list[str]:
-        return [key.name for key in find_keys_by_name_or_prefix(keys, prefix)]
-
-    assert list_matching_names("key-of-b") == ["key-of-b"]
-    assert list_matching_names("key-of") == ["key-of-b", "bolt-live"]
-    assert list_matching_names("another") == ["acme-live"]
-    assert list_matching_names("") == []
-    assert list_matching_names("key") == [], "too little to say which"
-    await revoke_key(store, find_keys_by_name_or_prefix(keys, "bolt-live")[0].id)
+    assert find_single_key(keys, "key-of-b").name == "key-of-b"
+    assert find_single_key(keys, "another").name == "acme-live"
+    with pytest.raises(OperatorError, match="2 keys have this prefix: key-of-b, bolt-live"):
+        find_single_key(keys, "key-of")
+    for too_little in ("", "key"):
+        with pytest.raises(OperatorError, match="no key has this name"):
+            find_single_key(keys, too_little)
+    await revoke_key(store, find_single_key(keys, "bolt-live").id)
     keys = await load_listed_keys(store)
-    assert list_matching_names("key-of") == ["key-of-b"]
-    assert list_matching_names("bolt-live") == ["bolt-live"]
+    assert find_single_key(keys, "key-of").name == "key-of-b"
+    assert find_single_key(keys, "bolt-live").name == "bolt-live"
 
 
 async def test_key_changes_are_audited_once_without_secrets(store: Store) -> None:
@@ -324,7 +324,7 @@ async def test_key_changes_are_audited_once_without_secrets(store: Store) -> Non
     await import_lines(store, {**ACME, "name": "first"}, SECOND_ACME_KEY, BOLT)
     acme, bolt = Tenant("acme", "live"), Tenant("bolt", "live")
     await replace_credentials(store, bolt, Credentials("new-access", "new-secret"))
-    first = find_keys_by_name_or_prefix(await load_listed_keys(store), "first")[0].id
+    first = find_single_key(await load_listed_keys(store), "first").id
     for _ in range(2):
         await revoke_key(store, first)
     audited_actions = [(event.scope, event.action) for event in await list_audit_events(store)]
