@@ -126,19 +126,16 @@ def erase(*, recipient: str, word: str, yes: bool, settings: Settings) -> None:
         return await erase_recipient(store, key.tenant, recipient), key.tenant
 
     erased, owner = output.run_with_store(settings, erase_data)
-    is_erased = bool(erased.payments or erased.facts)
-    if is_erased:
-        payments = pluralize(erased.payments, "payment")
-        batches = pluralize(erased.batches, "batch", "batches")
-        facts = pluralize(erased.facts, "stored field")
-        click.echo(f"Erased from {payments} in {batches}, and {facts} of the recipient.")
-    else:
-        other = "other " if erased.answers else ""
-        click.echo(f"Nothing to erase: no {other}data of {recipient} is stored for {owner}.")
+    if not any(erased):
+        raise CommandError(
+            f"nothing to erase: no data of {recipient} is stored for {owner}. If it was not erased "
+            "before, check the id and the key"
+        )
+    payments = pluralize(erased.payments, "payment")
+    batches = pluralize(erased.batches, "batch", "batches")
+    facts = pluralize(erased.facts, "stored field")
+    click.echo(f"Erased from {payments} in {batches}, and {facts} of the recipient.")
     if erased.answers:
         responses = pluralize(erased.answers, "encrypted response")
         click.echo(f"Stored for up to a day, for retries of requests: {responses}.")
-    elif not is_erased:
-        click.echo("If it was not erased before, check the id and the key.")
-    if is_erased:
-        click.echo(NOT_ERASED_NOTE)
+    click.echo(NOT_ERASED_NOTE)
