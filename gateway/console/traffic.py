@@ -22,8 +22,8 @@ from gateway.storage.request_counts import (
 
 MAX_LABELS = 6
 
-AXIS_STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
-"""Upper ends of an axis; half of each is a short number too."""
+AXIS_STEPS = (1, 2, 4, 6, 8, 10)
+"""Upper ends of an axis from 2 on; half of each is a whole number too."""
 
 
 class BarChart(NamedTuple):
@@ -37,9 +37,8 @@ class BarChart(NamedTuple):
 
 
 def round_up_axis(value: float) -> float:
-    """Rounds up to a short number; 1 if there is no value."""
-    if value <= 0:
-        return 1.0
+    """Rounds up to a short number, at least 2."""
+    value = max(value, 2)
     power = 10.0 ** math.floor(math.log10(value))
     # The tolerance is for rounding errors.
     return next(step * power for step in AXIS_STEPS if value <= step * power * (1 + 1e-9))

@@ -12,5 +12,6 @@ from gateway.console.traffic import round_up_axis
 def test_axis_maximum_is_a_short_number_near_the_data(value: float) -> None:
     axis_maximum = round_up_axis(value)
     assert axis_maximum >= value * (1 - 1e-6)
-    assert axis_maximum <= max(value * 2.01, 1)
-    assert len(f"{axis_maximum:.2e}".partition("e")[0].rstrip("0").rstrip(".")) <= 3
+    assert axis_maximum <= max(value * 2.01, 2)
+    assert len(f"{axis_maximum:.2e}".partition("e")[0].rstrip("0").rstrip(".")) <= 1
+    assert (axis_maximum / 2).is_integer(), "the axis also has a label in its middle"
