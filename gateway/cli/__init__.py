@@ -64,7 +64,6 @@ _SHARED_MODULES = {
     "restore": "backup",
     "unfreeze": "freeze",
 }
-"""Commands that are defined in another command's module."""
 
 
 class CommandError(click.ClickException):

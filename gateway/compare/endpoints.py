@@ -19,7 +19,6 @@ from gateway.compare.requests import READ_METHODS, InputError
 SideName = Literal["control", "candidate"]
 
 TIMEOUT_SECONDS = 30
-"""How long to wait for an answer."""
 
 USER_AGENT = "payout-gateway compare"
 """By it a gateway knows these requests, whose answers get the header below."""

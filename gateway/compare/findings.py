@@ -14,7 +14,6 @@ from gateway.compare.steps import Step
 MAX_NOTES = 5
 
 Entry = dict[str, Any]
-"""An entry of the report."""
 
 _FindingKey = tuple[RequestedOperation, DifferenceKind, str]
 

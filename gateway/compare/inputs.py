@@ -1,22 +1,8 @@
 """Loads input files: lists of reads, scenarios and recorded traffic, told apart by their content.
 
 A list of reads is a text file with one request per line: ``GET /v1/recipients?page=1``. A scenario is
-a TOML file with requests that build on each other:
-
-    title = "A recipient comes and goes"
-
-    [[steps]]
-    name = "create"
-    request = "POST /v1/recipients"
-    body = { type = "individual", firstName = "Ada", lastName = "Lovelace", email = "${own}@example.com" }
-    capture = { recipient = "recipient.id" }
-
-    [[steps]]
-    request = "GET /v1/recipients/${recipient}"
-
-Each side captures its own values. ``${run}`` is a new text for each run, the same on both sides;
-``${own}`` differs between the sides and counts as equal in answers.
-``deploy/compare/README.md`` describes all keys.
+a TOML file with requests that build on each other. ``deploy/compare/README.md`` describes
+them all.
 """
 
 import re

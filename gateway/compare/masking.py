@@ -136,7 +136,6 @@ MIN_API_KEY_CHARS = 6
 """A shorter text is not an API key, and replacing it would garble ordinary words."""
 
 _PLACEHOLDER = re.compile(r"(\$\{[\w-]+\})")
-"""A placeholder for a captured value."""
 
 
 def mask_text(text: str) -> str:
@@ -168,7 +167,6 @@ class Redactor:
         return self._show(key, is_public=_is_public_key(key))
 
     def redact_target(self, target: str) -> str:
-        """Redacts the path and query of a request."""
         path, separator, query = target.partition("?")
         parts = [
             part

@@ -12,7 +12,6 @@ from functools import lru_cache, reduce
 Path = tuple[str | int, ...]
 
 BODY_PATH = "$"
-"""Normal form of the path to the whole body."""
 
 
 class PseudoKey(str):

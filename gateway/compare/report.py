@@ -23,7 +23,6 @@ from gateway.config.value_types import is_loopback_host
 FORMAT, VERSION = "payout-gateway compare", 1
 
 EXIT_CODES = {"equal": 0, "different": 1, "could not run": 2}
-"""By result."""
 
 Report = dict[str, Any]
 

@@ -221,7 +221,6 @@ class Rules:
         return self._cache[cache_key]
 
     def is_compared_header(self, name: str) -> bool:
-        """Whether a header (lower-case name) is compared."""
         return any(fnmatchcase(name, pattern) for pattern in self.headers)
 
     def combine(self, later: Rules) -> Rules:

@@ -41,7 +41,6 @@ from gateway.compare.steps import (
 from gateway.compare.strict_json import InvalidJson, loads_strict
 
 POLL_SECONDS = 0.5
-"""Interval between two attempts of a read with a wait condition."""
 
 
 ANSWERED_BY_CONTROL = "candidate passed it on to the legacy service: set the key to translate (`payout-gateway modes set`)"

@@ -85,7 +85,6 @@ def encode_body(value: Any) -> bytes:
 
 
 def encode_in_json(value: Any, is_whole_value: bool) -> str:
-    """Encodes a captured value for a JSON text."""
     if isinstance(value, Number):
         return value.text
     text = json.dumps(value, ensure_ascii=False)

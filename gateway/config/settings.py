@@ -45,7 +45,6 @@ from gateway.config.sections import (
 )
 
 DEFAULT_CONFIG_FILE = Path("gateway.toml")
-"""The file that is read if no other is given."""
 
 CHECK_TIMEOUT_SECONDS = 5.0
 """Seconds that `doctor` and `keys verify` wait for an answer; a healthy service takes less than one."""
@@ -97,7 +96,6 @@ class Settings(BaseModel):
 
 
 def has_setting_variable() -> bool:
-    """Whether the environment sets any key."""
     return any(
         value and parse_variable_name(name, Settings.model_fields)
         for name, value in os.environ.items()

@@ -16,7 +16,6 @@ MAX_WRITES = 100
 
 
 async def show_limits(pages: Pages, request: web.Request) -> web.StreamResponse:
-    """Lists the current use of each key's rate limit."""
     uses = await pages.dependencies.load_limit_usage()
     return pages.render_page(
         request,
@@ -47,7 +46,6 @@ async def show_writes(pages: Pages, request: web.Request) -> web.StreamResponse:
 
 
 async def show_comparisons(pages: Pages, request: web.Request) -> web.StreamResponse:
-    """Lists the compared keys, each with its differences."""
     standings = await load_cutover_readiness(pages.store)
     # Keys that need attention come first.
     standings.sort(

@@ -159,7 +159,6 @@ class Pages:
 
 
 def build_requests_url(**filters: str | int) -> str:
-    """Builds the URL of the newest requests with these values."""
     return f"/requests?{urlencode(filters)}"
 
 

@@ -206,7 +206,6 @@ def _count_unsuccessful_request(series: RequestSeries, request: RequestRecord) -
 
 
 def classify_outcome(status: int, log_fields: Mapping[str, Any]) -> str:
-    """Returns the value of the label ``outcome`` for a request."""
     # The gateway's own limits come first, because by status they would count as "refused".
     reason = log_fields.get("reason")
     if reason == RATE_LIMIT_REASON:

@@ -24,7 +24,6 @@ DURATION_BUCKETS_SECONDS = (
 _BUCKET_LABELS = (*map(str, DURATION_BUCKETS_SECONDS), "+Inf")
 
 OTHER_ENDPOINT = "other"
-"""The label of endpoints that are not listed."""
 
 _ENDPOINT_LABELS = {f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS}
 
@@ -93,7 +92,6 @@ class RequestSource(msgspec.Struct, frozen=True, eq=False):
     usage_key: tuple[tuple[str, str], str, str]
     series: RequestSeries
     members: str
-    """The members of the log line."""
 
 
 RequestRecord: TypeAlias = tuple[

@@ -138,8 +138,6 @@ def set_request_span_attributes(
 
 
 class CallSpan:
-    """The span of an upstream call."""
-
     def __init__(self, span: Any = None) -> None:
         self._span = span
 

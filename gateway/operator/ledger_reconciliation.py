@@ -141,7 +141,6 @@ class ObjectCheck:
     """Of a batch it takes ``is_busy``: whether a request is working on it."""
     counted_as: str
     other_ids: frozenset[str] = frozenset()
-    """Other ids of the object."""
 
 
 @dataclass(slots=True)

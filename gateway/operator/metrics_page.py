@@ -69,7 +69,6 @@ GAUGES = {
     "freezes": metrics.freezes,
     "is_restored": metrics.database_restored,
 }
-"""By the name of the figure."""
 
 
 async def load_state_gauges(store: Store) -> StateGauges:
@@ -129,8 +128,6 @@ def _build_time_query(choose: Any, *conditions: ColumnElement[bool]) -> ScalarSe
 
 @dataclass(slots=True)
 class MetricsPage:
-    """The metrics page of one process."""
-
     store: Store
     limits: RateLimiter
     clock: ServiceClock

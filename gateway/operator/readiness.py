@@ -44,14 +44,11 @@ class Difference:
 
 @dataclass(slots=True)
 class KeyReadiness:
-    """The comparison results of one key."""
-
     owner: Tenant
     key: str
     operations: dict[str, Tally]
     differences: list[Difference] = field(default_factory=list)
     used: frozenset[str] = frozenset()
-    """Operations that the key has used."""
     never_seen: list[str] = field(default_factory=list)
     """Documented reads, and undocumented ones that the key uses, that were never compared."""
 
@@ -67,7 +64,6 @@ class KeyReadiness:
 
     @property
     def missing_reads(self) -> list[str]:
-        """Reads that the key uses and that were never compared."""
         return [name for name in self.never_seen if name in self.used]
 
     @property
@@ -77,7 +73,6 @@ class KeyReadiness:
 
     @property
     def mostly_incomparable_reads(self) -> list[str]:
-        """Reads of which more answers could not be compared than could."""
         return [name for name, tally in self.operations.items() if tally.failed > tally.compared]
 
     @property
