@@ -37,8 +37,21 @@ class Authority:
         builder = self._builder(self._name, self._key, DAY).add_extension(
             x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
+        # Python 3.13 and later take no authority without it.
+        usage = x509.KeyUsage(
+            digital_signature=False,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            key_cert_sign=True,
+            crl_sign=False,
+            encipher_only=False,
+            decipher_only=False,
+        )
         key_id = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
-        certificate = builder.add_extension(key_id, critical=False).sign(self._key, hashes.SHA256())
+        builder = builder.add_extension(usage, critical=True).add_extension(key_id, critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
         self.file = folder / "authority.pem"
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 

@@ -243,7 +243,9 @@ async def open_tls_service(
     tasks: set[asyncio.Task[None]] = set()
 
     def accept_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.add(asyncio.ensure_future(recorder.serve(reader, writer)))
+        task = asyncio.ensure_future(recorder.serve(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(lambda _task: writer.close())
 
     server = await asyncio.start_server(
         accept_connection, "127.0.0.1", 0, ssl=certificate_pair.build_server_context()
