@@ -191,7 +191,10 @@ def build_legacy_recipient(
     answer["complianceStatus"] = derive_legacy_compliance_status(get("complianceStatus"))
     answer["compliance"] = build_legacy_compliance(get("compliance"))
     answer["ssn"] = get("ssn") or find_masked_government_id(recipient, "US")
-    answer["payout"] = build_legacy_payout(recipient, facts, options) or {"method": None}
+    answer["payout"] = payout = build_legacy_payout(recipient, facts, options) or {"method": None}
+    # The service may omit its own word, or show it later than the account that was just added.
+    if method := payout["method"]:
+        answer["payoutMethod"] = ACCOUNT_TYPE_BY_METHOD.get(method, method)
     return answer
 
 
