@@ -44,7 +44,7 @@ from gateway.writes.retry_matching import (
     is_temporary_refusal,
 )
 from gateway.writes.states import ANSWERED, DONE, RUNNING, UNDONE
-from gateway.writes.write_request import RenderAnswer, WriteRequest
+from gateway.writes.write_request import Caller, RenderAnswer, WriteRequest
 from mappings.effects import Operation
 from mappings.failures import ClientDisconnected, Failure, UndoPending, Unknown
 
@@ -180,9 +180,7 @@ class IdempotencyGuard:
                 return None
             return await self._answer_refusal(execution, failure, render_failure)
         response = await render_answer(answer)
-        # The client of an earlier attempt may have left; this one's delivery is reported.
-        execution.is_client_disconnected = write_request.caller.is_disconnected
-        await self._finish(execution, response)
+        await self._finish(execution, response, write_request.caller)
         # Not before: what a process that was paused has done may belong to another one by now.
         execution.final_response = response
         # The first attempt's process had ended: this is its response, and nothing was done twice.
@@ -212,7 +210,9 @@ class IdempotencyGuard:
             raise failure
         return response
 
-    async def _finish(self, execution: OperationExecution, response: LegacyResponse) -> None:
+    async def _finish(
+        self, execution: OperationExecution, response: LegacyResponse, caller: Caller
+    ) -> None:
         """Records the response of a successful operation, which is delivered next."""
         # Registered before the commit shows others that it is done: its delivery has begun.
         if execution.is_saved:
@@ -229,7 +229,8 @@ class IdempotencyGuard:
             stored = await stored_responses.encode_response(response) if is_stored else None
             if execution.operation_record.is_forwarded:
                 execution.response = stored
-            await execution.finish(stored)
+            # The client of an earlier attempt may have left; this one's delivery is reported.
+            await execution.finish(stored, is_client_disconnected=caller.is_disconnected)
         except BaseException:
             self.deliveries.end(execution.operation_record)
             raise

@@ -343,23 +343,24 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         """Saves what a step or other processes must see, with the recipient's lock if it is free."""
         await self._save_checkpoint(recipient_lock=recipient_lock)
 
-    async def finish(self, answer: StoredText | None = None) -> None:
+    async def finish(
+        self, answer: StoredText | None = None, *, is_client_disconnected: bool = True
+    ) -> None:
         """Marks the operation as done, before its response is sent.
 
-        It is never replayed if the answer is stored, or if it is a read for its client, who can
-        repeat it; the steps are then deleted. Otherwise the reads after the last change are
-        dropped, as a replay repeats them.
+        Without a client the response goes to a retry, which may come to another process. It is never
+        replayed if the answer is stored, or if it is a read for its client, who can repeat it; the
+        steps are then deleted. Otherwise the reads after the last change are dropped, as a replay
+        repeats them.
         """
         if self.is_saved:
             self.journal.record_end(self.operation_record)
             del self._unsaved_steps[self._unsaved_change_end :]
             changes: dict[str, Any] = {"state": states.DONE, "reason": None, "response": answer}
+            changes["is_client_disconnected"] = is_client_disconnected
             # Counted from the delivery, which may be late.
             if self.journal.replay_seconds:
                 changes["ended_at"] = None
-            # Without a client the response goes to a retry, which may come to another process.
-            is_disconnected = self.is_client_disconnected or not self.is_client_waiting
-            changes["is_client_disconnected"] = is_disconnected
             # An operator who named the wrong object can still correct that.
             is_final = self.response is not None or not self.operation_record.is_forwarded
             drops = (answer is not None and is_final) or self.operation.method == "GET"
