@@ -307,7 +307,7 @@ def acquire_batch_lock(
     """
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
-    if phase == "editing" and not (batch.is_draft or batch.is_created_by_gateway):
+    if phase == "editing" and not batch.is_draft:
         # A draft that is made of it could be started.
         yield from require_no_lost_creation(batch)
     if batch.lock:

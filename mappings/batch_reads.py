@@ -50,7 +50,7 @@ from mappings.matching import (
     list_entry_ids,
     match_payments_with_entries,
 )
-from mappings.objects import AMOUNT_FIELDS, drop_nulls
+from mappings.objects import AMOUNT_FIELDS, Facts, drop_nulls
 from mappings.outcome_matching import ShownPayments, fetch_if_exists
 from mappings.payloads import extract_batch, find_payments, parse_balances
 from mappings.payment_recipients import add_recipient_details
@@ -265,12 +265,19 @@ def _set_matched_ids(payment: Payment, entry: Entry) -> Entry:
 # Batches of which nobody knows whether a request to the gateway has created them
 
 
+def may_be_lost_creation(facts: Facts) -> bool:
+    """Whether a ``POST /batches`` without a response may have made it; an import reads those too."""
+    return not facts.get("createdAt") or bool(facts.get("elsewhere") or facts.get("imported"))
+
+
 def require_no_lost_creation(batch: Batch) -> SubFlow:
     """Raises Invalid for a batch that may exist, and Halted if that is not known yet.
 
     If the service lists no batches, this may be the one that a ``POST /batches`` without a response
     created. It is never started (contract, section 7), because its client may have created another.
     """
+    if not may_be_lost_creation(batch.facts):
+        return
     unseen_times = yield LoadFacts("may exist", ids=(batch.upstream_id,))
     created_at = batch.service_fields.get("createdAt")
     if (yield from await_creation(batch.id, batch.upstream_id, created_at, unseen_times)):

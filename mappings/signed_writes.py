@@ -29,7 +29,7 @@ from mappings.batch_locks import (
     update_batch_when,
 )
 from mappings.batch_outcomes import build_batch_start_call
-from mappings.batch_reads import WRONG_STATUS, await_creation
+from mappings.batch_reads import WRONG_STATUS, await_creation, may_be_lost_creation
 from mappings.batch_views import SIGNED_ADDS
 from mappings.current import ID_PATTERN, SUMMARY_PATH
 from mappings.dates import format_timestamp
@@ -68,8 +68,7 @@ def start_signed_batch(request: Request) -> Flow:
     # Whether or not the service can be read.
     if upstream_id in known_facts.get("abandoned", ()):
         raise Invalid(WRONG_STATUS)
-    is_created_elsewhere = not known_facts or known_facts.get("elsewhere")
-    if is_created_elsewhere and (yield from _await_creation(upstream_id, batch_id)):
+    if may_be_lost_creation(known_facts) and (yield from _await_creation(upstream_id, batch_id)):
         raise Invalid(WRONG_STATUS)
 
     def build_lock(facts: Facts) -> CompareAndSet:
@@ -119,7 +118,7 @@ def change_signed_batch(request: Request) -> Flow:
         upstream_id, batch_id = request.ids["id"], request.ids["batch"]
         batches = [[upstream_id, batch_id]]
         # The result of a creation in doubt is recognized by its payments.
-        if not (yield LoadFacts("batch", batch_id)):
+        if may_be_lost_creation((yield LoadFacts("batch", batch_id))):
             yield from _await_creation(upstream_id, batch_id)
     registered: list[str] = []
 

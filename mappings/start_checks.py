@@ -41,9 +41,8 @@ def check_start_and_list_notices(request: Request, batch: Batch) -> SubFlow:
     is_just_started = is_recent(batch.facts.get("started"), request.now)
     if not batch.is_editable or has_no_payments or is_just_started:
         raise Invalid(WRONG_STATUS)
+    yield from require_no_lost_creation(batch)
     # The gateway does not know what was requested of a batch that was created elsewhere.
-    if not batch.is_created_by_gateway:
-        yield from require_no_lost_creation(batch)
     if request.options.verify_before_start == "off" or not batch.is_created_by_gateway:
         return ()
     # Payments are compared by content: the service may have given them other ids.

@@ -22,7 +22,7 @@ from tests.operator_commands import wait_until_async
 from tests.payouts import WALLET, create_batch, create_recipient, request_successfully
 from tests.processes import run_installed_command
 from tests.running_gateway import GatewayResponse
-from tests.signed_requests import SigningClient
+from tests.signed_requests import SigningClient, send_signed
 from tests.simulator import Fault
 from tests.sockets import exchange
 
@@ -446,6 +446,31 @@ async def test_legacy_write_in_doubt_is_not_sent_again_after_import(
         for path, _ in writes:
             assert setup.count_legacy_calls("POST", path) == 1
         assert len(setup.current.list_requests("POST", "*", interface="current")) == current
+        assert setup.current.batch_starts == []
+
+
+@pytest.mark.parametrize("is_signed", [False, True])
+async def test_batch_is_not_started_while_its_create_is_in_doubt_although_it_was_imported(
+    tmp_path: Path, *, is_signed: bool
+) -> None:
+    """Its client's retry makes and starts another, if the service lists no batches."""
+    async with open_gateway_between(tmp_path, inferred=False) as setup:
+        payee = await create_recipient(setup.gateway)
+        body = {"sourceCurrency": "USD", "payments": [build_payment(payee, "8.00")]}
+        setup.current.faults.append(Fault("POST", "/v1/batches", close="after"))
+        assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
+        await run_import(setup)
+        (lost_id,) = setup.current.find_or_create_tenant().batches
+        paths = [f"/v1/batches/{lost_id}/{name}" for name in ("payments", "start-processing")]
+        for path, addition in zip(paths, (build_payment(payee, "9.00"), None), strict=True):
+            if is_signed:
+                data = b"" if addition is None else json.dumps(addition).encode()
+                response: Any = await send_signed(
+                    setup.gateway, "POST", path.removeprefix("/v1"), data
+                )
+            else:
+                response = await setup.gateway.request("POST", path, addition)
+            assert response.status == 500
         assert setup.current.batch_starts == []
 
 
