@@ -449,6 +449,42 @@ async def test_legacy_write_in_doubt_is_not_sent_again_after_import(
         assert setup.current.batch_starts == []
 
 
+@pytest.mark.parametrize("kind", ["recipient", "batch", "payment"])
+async def test_legacy_create_in_doubt_can_be_settled_after_its_object_was_imported(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_gateway_between(tmp_path) as setup:
+        await setup.set_mode("forward")
+        payee = await create_recipient(setup.gateway)
+        payment = build_payment(payee, "8.00")
+        path, body = {
+            "recipient": (
+                "/v1/recipients",
+                {"type": "business", "name": "Acme", "email": "acme@example.com"}
+                | {"payout": {**WALLET, "holdup": {"limit": 20, "active": True}}},
+            ),
+            "batch": ("/v1/batches", {"sourceCurrency": "USD", "payments": [payment]}),
+            "payment": (
+                f"/v1/batches/{await create_batch(setup.gateway, payee, '1.00')}/payments",
+                payment,
+            ),
+        }[kind]
+        setup.add_legacy_fault("POST", path, close="after")
+        assert (await setup.gateway.request("POST", path, body)).status == 500
+        calls = setup.count_legacy_calls("POST", path)
+        rows = (await setup.request_legacy("GET", path)).body[path.rpartition("/")[2]]
+        created_id = max(rows, key=lambda row: str(row["createdAt"]))["id"]
+        await run_import(setup)
+        (write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        await setup.run_command("writes", "settle", write["write"], "--made", created_id, "--yes")
+
+        async def is_answered() -> bool:
+            return (await setup.gateway.request("POST", path, body)).status == 200
+
+        await wait_until_async(is_answered)
+        assert setup.count_legacy_calls("POST", path) == calls
+
+
 @pytest.mark.parametrize("is_signed", [False, True])
 async def test_batch_is_not_started_while_its_create_is_in_doubt_although_it_was_imported(
     tmp_path: Path, *, is_signed: bool

@@ -387,9 +387,13 @@ async def _resolve_unclaimed_service_id(
     ledger = ObjectStateStore(store)
     repository = OperationRepository(store, ledger)
     # Two writes with the same result would hide that one of them is still unknown.
-    if await repository.is_object_created_by_other_operation(record, created_id):
-        raise ActionRefused(f"{given_id} was created by another write; check the id")
+    for id_ in {given_id, created_id}:
+        if await repository.is_object_created_by_other_operation(record, id_):
+            raise ActionRefused(f"{given_id} was created by another write; check the id")
     for kind in ("batch", "recipient", "alias"):
-        if await ledger.load(record.tenant, kind, created_id):
+        facts = await ledger.load(record.tenant, kind, created_id)
+        # An import may have read what the write created.
+        if facts and not (facts.get("imported") or facts.get("elsewhere")):
             raise ActionRefused(f"{given_id} is already known as another object; check the id")
-    return created_id
+    # The legacy service knows only its own id.
+    return given_id if record.is_forwarded else created_id
