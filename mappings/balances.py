@@ -5,8 +5,6 @@ both in the batch's currency. It needs its source amount and the merchant's fees
 known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 

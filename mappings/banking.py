@@ -5,8 +5,6 @@ has changed nothing and the error names the client's own field. Rules that the d
 are left to the service.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 While an add is in doubt, the batch is unlocked only for other adds (contract, section 7, Blocking).
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass

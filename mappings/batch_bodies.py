@@ -1,7 +1,5 @@
 """Payments in request bodies: validation, stored entries, and the bodies of upstream calls."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial

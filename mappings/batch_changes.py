@@ -1,7 +1,5 @@
 """PATCH of a batch: one request adds, changes and removes payments, either all or none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

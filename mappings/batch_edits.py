@@ -1,7 +1,5 @@
 """Edits of a batch that the service has: what they change, and how their outcome is found out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime

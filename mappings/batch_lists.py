@@ -1,7 +1,5 @@
 """Lists over all batches: the batches themselves, and the newest payments in them."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

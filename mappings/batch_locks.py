@@ -13,8 +13,6 @@ known. While it is in doubt, the batch is unlocked only for other adds (contract
 Blocking).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime

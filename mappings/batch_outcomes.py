@@ -7,8 +7,6 @@ several identical writes in doubt, the remaining values must agree too. More mat
 writes prove nothing: ``Inconclusive``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any

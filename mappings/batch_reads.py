@@ -4,8 +4,6 @@ A service may show a change later than it confirms it. What a draft is made of m
 that was just added, nor have one that was just removed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The nine batch operations (legacy interface, section 4.3)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Ends the changes of batches of an operation that is given up, or that has sent nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from msgspec import structs

@@ -6,8 +6,6 @@ service is authoritative for them: that a batch was started outside the gateway,
 restore, that the service has a batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal

@@ -5,8 +5,6 @@ Bare section numbers in this module are of its document.
 A flow can call only the endpoints that are listed here.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any

@@ -5,8 +5,6 @@ reads, and returns the facts to store about it. Ids may differ: an object is fou
 else by a combination of fields that only one object has. An ambiguous object is not mapped.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

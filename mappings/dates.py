@@ -1,7 +1,5 @@
 """Timestamps (ISO 8601, UTC) and the date filters of list queries."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, date, datetime, time
 

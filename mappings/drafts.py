@@ -4,8 +4,6 @@ From the first edit that the service has no path for, the batch exists in the ga
 service's batch is superseded (contract, section 5).
 """
 
-from __future__ import annotations
-
 import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence

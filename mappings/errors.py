@@ -6,8 +6,6 @@ or without errors, it proves nothing: a write is then in doubt, as after a 5xx, 
 failed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """JSON values with exact numbers, which are written as they were read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from decimal import Decimal
 from functools import cache

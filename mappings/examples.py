@@ -4,8 +4,6 @@ Every object that is requested exists, and every write is accepted. Ids of creat
 ``EXAMPLE``; all data is fictitious.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any

@@ -1,7 +1,5 @@
 """Failures that flows raise or receive; errors.py translates those that no flow handles."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 

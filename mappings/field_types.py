@@ -6,8 +6,6 @@ country code. Such values are accepted and normalized; all others are rejected. 
 repeat the value, because it may be personal data.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from datetime import date

@@ -8,8 +8,6 @@ gateway sets these marks together with the write; ``by`` is the operation that w
 the batch, and deletes the mark again if it was not executed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

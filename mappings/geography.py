@@ -4,8 +4,6 @@ Names and currencies are those of CLDR (babel), regions those of ISO 3166-2 (pyc
 level, because an address may name a French department or region.
 """
 
-from __future__ import annotations
-
 from datetime import date
 from functools import cache
 from typing import Any

@@ -5,8 +5,6 @@ more. Ids of the current interface can be longer. An id that fits is never chang
 the gateway shows an *alias id* of the legacy shape. The shapes mark all ids (``field_types.Id``).
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

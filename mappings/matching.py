@@ -3,8 +3,6 @@
 The service gives payments their ids, and a response may show no more of one than its recipient.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain

@@ -1,7 +1,5 @@
 """Amounts: exact decimal arithmetic on values of any practical length."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from decimal import Context, Decimal, InvalidOperation
 from functools import reduce

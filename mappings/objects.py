@@ -1,7 +1,5 @@
 """Objects that several operations share: their field tables and the builders of their answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Helpers of the outcome rules: which object in a response a write in doubt may have made."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal

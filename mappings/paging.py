@@ -1,7 +1,5 @@
 """Page parameters and the ``meta`` object of lists (legacy interface, sections 4 and 8)."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Generator, Mapping, Sequence

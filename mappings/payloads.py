@@ -5,8 +5,6 @@ document shows payloads of that kind. Every shape that a service may use for the
 malformed list is an error, not an empty list, and a create without an id is in doubt.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The recipients of payments: looked up by address, checked, and shown with a draft's payments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any

@@ -1,7 +1,5 @@
 """The five payment operations (legacy interface, section 4.4), and two undocumented ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial

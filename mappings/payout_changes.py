@@ -4,8 +4,6 @@ Clients send whole objects back. Values equal to those in answers, in particular
 sent; the remaining ones update the account that was shown, or create a new one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial

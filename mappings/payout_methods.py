@@ -1,7 +1,5 @@
 """Payout methods (legacy interface, section 4.2): three operations."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mappings import (

@@ -4,8 +4,6 @@ Creating and updating a recipient and the payout methods share these parts of fl
 validates everything and raises ``Invalid`` before its first write.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress

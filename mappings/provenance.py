@@ -3,8 +3,6 @@
 For an operation it gives the calls, and the reason why a field is not sent.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ The field table (``objects.RECIPIENT``) translates most fields; this module does
 create and for an update.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """Outcome rules for writes to recipients and their accounts."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any

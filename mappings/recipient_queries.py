@@ -4,8 +4,6 @@ If the service can answer the query, one call suffices. Otherwise the gateway re
 and applies the filters and the order of the legacy list (legacy interface, section 4.1).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime

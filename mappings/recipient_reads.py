@@ -1,7 +1,5 @@
 """Reads of a recipient, and of its payments with the gateway's stored data."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta

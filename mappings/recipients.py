@@ -1,7 +1,5 @@
 """Recipients (legacy interface, section 4.1): eight operations."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from contextlib import suppress

@@ -8,8 +8,6 @@ waits for it: a batch that an edit supersedes without the payment that a change 
 The request's id ``batch`` is the batch's first id, under which its state is stored.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Checks before a batch is started (contract, section 5, Start)."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from mappings import money

@@ -1,7 +1,5 @@
 """The batch summary (legacy interface, section 2); fields the service omits are computed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from mappings import current, money

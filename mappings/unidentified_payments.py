@@ -3,8 +3,6 @@
 An outcome rule must take none of them for one that the write has added.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 

@@ -4,8 +4,6 @@ Flows use the neutral words. The shapes in ``legacy.py`` and ``current.py`` mark
 value (``Word``) or as a field name (``WordKey``). Unmarked values are never changed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

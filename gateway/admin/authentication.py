@@ -7,8 +7,6 @@ reach it through a host name that resolves to 127.0.0.1 (DNS rebinding). Such a 
 name in its Host header, and is refused.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hmac

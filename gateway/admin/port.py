@@ -1,7 +1,5 @@
 """Parts of the admin port: readiness, metrics, and how commands reach it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any

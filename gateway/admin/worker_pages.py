@@ -1,7 +1,5 @@
 """Requests to the admin pages of workers, which each serves on a Unix socket."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path

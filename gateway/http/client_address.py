@@ -1,7 +1,5 @@
 """Determines client addresses, also behind trusted proxies."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence

@@ -4,8 +4,6 @@ Until the client's machine has acknowledged every byte of the response, it may h
 and the same request sent again is a retry rather than a new request.
 """
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import select

@@ -4,8 +4,6 @@ A target is forwarded byte for byte. A path that another server might interpret 
 path is refused.
 """
 
-from __future__ import annotations
-
 import re
 from urllib.parse import unquote_to_bytes
 

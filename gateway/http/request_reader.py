@@ -1,7 +1,5 @@
 """Reads a client's HTTP request: target, query and body, within limits."""
 
-from __future__ import annotations
-
 import asyncio
 import codecs
 import io

@@ -4,8 +4,6 @@ Short bodies are written in one call, long ones in parts without copies; between
 requests are served.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence

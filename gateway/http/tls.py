@@ -1,7 +1,5 @@
 """TLS: the listener's certificate, and verification of the service's certificate."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import types

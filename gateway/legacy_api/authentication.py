@@ -1,7 +1,5 @@
 """Identifies the caller of a legacy request and counts the request against its rate limit."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable
 from functools import partial
 

@@ -3,8 +3,6 @@
 Translates the configured vocabulary, and replaces each id by the id that the other side knows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime

@@ -4,8 +4,6 @@ Each response carries ``Deprecation`` (RFC 9745) and ``Sunset`` (RFC 8594). If a
 deprecation is configured, ``Link`` refers to it and to the successor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time
 from email.utils import format_datetime

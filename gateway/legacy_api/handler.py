@@ -4,8 +4,6 @@ Checks the path, API key, address, rate limit and body, in this order, waits for
 and runs the operation's flow. Every failure goes through one error table, every request to the log.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """State of a legacy request while it is handled, and the delivery of the response to a write."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from functools import partial

@@ -3,8 +3,6 @@
 Ids match a strict pattern; every other path is answered with 404.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

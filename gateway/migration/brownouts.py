@@ -4,8 +4,6 @@ They show clients that still depend on the legacy interface before it ends. Wind
 when they change, so one can be switched off without a restart.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from datetime import datetime

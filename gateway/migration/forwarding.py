@@ -5,8 +5,6 @@ is never sent again, and an operator resolves it. A client that did not receive 
 when it sends the request again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -5,8 +5,6 @@ by other ids, which no import can know yet. An object is found as `cutover impor
 is stored, and no request but a compared one uses the pairs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A legacy request as it was received, for the legacy service and for shadow traffic."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

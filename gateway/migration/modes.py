@@ -9,8 +9,6 @@ it started with. While the database is unavailable, the last known modes apply, 
 guess would create objects at the other service.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 

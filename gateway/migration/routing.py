@@ -4,8 +4,6 @@ Requests of keys and groups in mode ``forward``, and requests about batches crea
 service, are forwarded unchanged to ``legacy_base_url`` with the client's own API key.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -6,8 +6,6 @@ data may have changed between the two reads. Of a difference its place is stored
 values of one answer. Each service may have its own ids, which are paired.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -13,8 +13,6 @@ items, faster than it decodes them. A text that this cannot decode, because it i
 of it is in no long list, is left to the decoding of the whole text.
 """
 
-from __future__ import annotations
-
 import io
 from codecs import BOM_UTF8
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """JSON values as they are stored in the database; large ones are compressed."""
 
-from __future__ import annotations
-
 import base64
 import io
 import zlib

@@ -6,8 +6,6 @@ because of the interpreter lock several would not be faster, and the event loop 
 each.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The whole list comes from the recipient cache (``recipient_cache``) if there is 
 scan for this query only (``recipient_cache.scan``).
 """
 
-from __future__ import annotations
-
 import math
 import re
 import time

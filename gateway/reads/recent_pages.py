@@ -1,7 +1,5 @@
 """Pages of the list of batches that are used again for a short time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Awaitable, Callable
 

@@ -1,7 +1,5 @@
 """Assembles the application of the admin port, with the checks behind `/readyz`."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from functools import partial
 

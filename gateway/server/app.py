@@ -1,7 +1,5 @@
 """Runs a gateway: starts its parts and the two ports, and stops them in the opposite order."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """Assembles the parts of a gateway: database and clients, execution of operations, handlers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass

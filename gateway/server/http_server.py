@@ -1,7 +1,5 @@
 """The server of the client port: creates connections, with TLS if configured, and stops them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress

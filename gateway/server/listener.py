@@ -1,7 +1,5 @@
 """Listening sockets: of the only process, or of workers that share a port."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """The process: the signals and time limits of its shutdown, garbage collection, and malloc."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import gc

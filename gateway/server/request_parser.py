@@ -2,8 +2,6 @@
 in different ways.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Recognizes signed requests, and parses and verifies signatures (current interface, section 5)."""
 
-from __future__ import annotations
-
 import hmac
 import re
 from collections.abc import Awaitable, Callable, Sequence

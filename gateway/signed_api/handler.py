@@ -6,8 +6,6 @@ count against a tenant's limit, so that strangers cannot use it up. The service 
 request again. Refusals have the service's codes (current interface, section 7).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager

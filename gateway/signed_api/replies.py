@@ -1,7 +1,5 @@
 """Replies to signed requests: refusals, and responses of the service while they arrive."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct

@@ -1,7 +1,5 @@
 """Authentication and rate limits of signed requests, and a cache of the credentials for them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import defaultdict
 from collections.abc import Sequence

@@ -7,8 +7,6 @@
 - A freeze stops all of them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -5,8 +5,6 @@ a legacy id never changes, so that direction is cached without expiry. The legac
 may be imported later, so that direction expires. An alias id is saved before any client sees it.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet

@@ -1,7 +1,5 @@
 """Audit log of operators' actions. Each event is saved in the transaction of its action."""
 
-from __future__ import annotations
-
 import os
 import pwd
 from collections.abc import Iterator

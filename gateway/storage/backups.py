@@ -5,8 +5,6 @@ has compared the two. The high-water mark, which detects that, is therefore neit
 restored. PostgreSQL has its own tools; the runbook describes them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import os

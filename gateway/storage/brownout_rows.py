@@ -1,7 +1,5 @@
 """Brownouts in the database."""
 
-from __future__ import annotations
-
 import secrets
 from dataclasses import asdict, dataclass, field
 from datetime import datetime

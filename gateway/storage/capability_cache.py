@@ -1,7 +1,5 @@
 """Capabilities of the service, found at run time; stored, cached, and shared by all processes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import structlog

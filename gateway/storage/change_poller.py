@@ -6,8 +6,6 @@ count differs, so an idle gateway reads one small table, and on SQLite only the 
 the file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping
 
 from sqlalchemy import select

@@ -4,8 +4,6 @@ A checkpoint is refused if another instance has taken the operation over since: 
 paused must not continue where another one has continued.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime

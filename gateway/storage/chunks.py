@@ -6,8 +6,6 @@ chunks. Chunks are never changed: a text that replaces another has its own, and 
 are deleted in the same transaction.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Awaitable, Callable, Sequence

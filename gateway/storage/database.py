@@ -5,8 +5,6 @@ else, and changes nothing but the database: it may run again after a deadlock, a
 run in the thread that owns the connection, where nothing else can be awaited.
 """
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Sequence

@@ -1,7 +1,5 @@
 """The clock by which processes on several machines compare times: that of their database."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable

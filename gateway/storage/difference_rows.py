@@ -1,7 +1,5 @@
 """Differences between the answers of two services, counted by key, operation and place."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime

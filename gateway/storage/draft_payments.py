@@ -1,7 +1,5 @@
 """Stores the payments of drafts in rows of their own, so that an edit writes only what it changes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ encrypts. Keys may be added; a key must not be removed while rows are encrypted 
 Each purpose uses a separate key, derived by HKDF-SHA256, so that no key reveals another.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

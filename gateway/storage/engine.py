@@ -1,7 +1,5 @@
 """Opens the database of ``state.url``, and creates and checks the file of SQLite."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

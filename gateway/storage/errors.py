@@ -1,7 +1,5 @@
 """The error of the storage layer, StoreUnavailable, and its messages for operators."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 

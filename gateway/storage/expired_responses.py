@@ -1,7 +1,5 @@
 """Deletes the responses that no client will ask for again."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial

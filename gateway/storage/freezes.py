@@ -1,7 +1,5 @@
 """Freezes: an operator stops the writes of a merchant, an environment, or everything."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 

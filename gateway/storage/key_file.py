@@ -1,7 +1,5 @@
 """Reads, creates and extends the key file (``state.encryption_key_file``)."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import os

@@ -4,8 +4,6 @@ A row stays when its mode is set back to ``translate``: it shows that the legacy
 batches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Stores object state: facts of objects that the current interface has no place for."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import timedelta

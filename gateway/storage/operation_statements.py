@@ -1,7 +1,5 @@
 """SQL statements of the journal, compiled once per dialect."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The encrypted texts of operations: requests, step results and responses."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Literal
 

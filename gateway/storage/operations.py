@@ -1,7 +1,5 @@
 """Loads and saves operations; ``operation_records`` describes them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Runs tasks at an interval while the gateway runs."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable

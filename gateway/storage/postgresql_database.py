@@ -1,7 +1,5 @@
 """Transactions on PostgreSQL."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re

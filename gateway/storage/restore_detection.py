@@ -9,8 +9,6 @@ Nothing is started until `payout-gateway reconcile` has compared the database wi
     restored    1 until the reconciliation is done, for every process that uses the database
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Transactions on an SQLite file."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import fcntl

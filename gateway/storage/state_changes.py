@@ -1,7 +1,5 @@
 """Computes changes of object state, and encodes long ones before their transaction."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 A kind is described once, as facts and their columns; its statements are built from that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The store: a database, its encryption keys, and a clock."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager

@@ -5,8 +5,6 @@ but a person can still start it in the service's dashboard, which would pay twic
 for a batch whose ``POST /batches`` had no response from a service that does not list batches.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby

@@ -3,8 +3,6 @@
 ``migrations/`` creates them; a test compares the two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import chain

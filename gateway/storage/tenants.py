@@ -1,7 +1,5 @@
 """The tenant, by which all stored data is separated."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 

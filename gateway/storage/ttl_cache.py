@@ -4,8 +4,6 @@ All entries have the same lifetime, so insertion order is expiry order and nothi
 lookup costs a tenth of one in ``cachetools.TTLCache``.
 """
 
-from __future__ import annotations
-
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable

@@ -6,8 +6,6 @@ closes or reopens the breaker. Any response counts as success, whatever its stat
 refuses a request is up. Requests that were already sent are not affected.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from math import ceil

@@ -7,8 +7,6 @@
   whether to sign (``SignedTargetForms``). Each correction is tried once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

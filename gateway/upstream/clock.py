@@ -5,8 +5,6 @@ stops all payments. Skew is measured with the ``Date`` header. A proxy may send 
 wrong correction stops all payments too, so a sample is used only if it is confirmed.
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping

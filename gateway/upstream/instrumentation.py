@@ -1,7 +1,5 @@
 """Metrics and traces of calls to the services."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import perf_counter

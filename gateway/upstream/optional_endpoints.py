@@ -7,8 +7,6 @@ shows the object (contract, section 5). Any other refusal of a write that is not
 leaves the write in doubt (section 7).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime

@@ -8,8 +8,6 @@ All end-to-end headers pass, except those about the connection or the host, and 
 gateway sets itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re

@@ -5,8 +5,6 @@ that sees an error: its API key is valid. A service that answers with errors doe
 circuit breaker, because it responds.
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The form of the target that is signed, which the document leaves open."""
 
-from __future__ import annotations
-
 from gateway.auth.signing import SignedTargetForm
 from gateway.config.settings import Upstream
 from gateway.storage.capability_cache import CapabilityCache

@@ -4,8 +4,6 @@ aiohttp's client is not used: cookies, redirects, middlewares, decoding and
 retries are not needed, and cost more than the rest of a read even if they are disabled.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import os

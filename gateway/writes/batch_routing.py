@@ -13,8 +13,6 @@ mark is set only if the batch is unchanged, and the first change is made only if
 each check in the commit that it guards. The other request is routed again.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal

@@ -4,8 +4,6 @@ Translates the vocabulary in both directions, and turns each response into a res
 four failures (Refused, Unreachable, Unknown, NoSuchOperation).
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence

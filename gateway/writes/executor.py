@@ -3,8 +3,6 @@
 The result of each step, or its failure, is sent back into the flow at its ``yield``.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial

@@ -10,8 +10,6 @@ whose outcome is unknown"):
 - requests with the same ``Idempotency-Key`` are one request, also after it was answered.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress

@@ -6,8 +6,6 @@ server releases when the connection ends. If the database's clock is set, a leas
 that does no harm, because the fence stops the process that had it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable

@@ -5,8 +5,6 @@ and together with each change of object state. If the process is killed, it is t
 writes were sent, and the flow can be replayed up to that point without sending anything twice.
 """
 
-from __future__ import annotations
-
 import hmac
 import os
 import re

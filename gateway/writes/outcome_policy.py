@@ -11,8 +11,6 @@ far its timestamp may have been ahead of the service's clock: after a fast wall 
 the timestamp would otherwise seem older than it is.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 See the contract of the translation, section 7, Blocking.
 """
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 

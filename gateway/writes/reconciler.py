@@ -6,8 +6,6 @@ service. A request that needs the outcome at once (a retry, the next write on th
 reconciles the operation through this class as well.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Decides which requests are retries (contract of the translation, section 7: Retries)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta

@@ -5,8 +5,6 @@ sent write only, and one with an outcome is never sent again, as in the second. 
 refuses every other change, and ``states.md`` prints them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 # Values of the database, which keep the names of the first version.

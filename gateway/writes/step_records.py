@@ -5,8 +5,6 @@ Each result is stored with a fingerprint of its step. If a replay yields a step 
 fingerprint, the program has changed since the interruption, and the replay stops.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime

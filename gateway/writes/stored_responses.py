@@ -5,8 +5,6 @@ finished without a client is stored before translation: only the retry says whic
 client uses.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

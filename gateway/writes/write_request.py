@@ -1,7 +1,5 @@
 """A request that writes, as the idempotency guard receives it, and the caller of any request."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime

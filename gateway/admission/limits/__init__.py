@@ -14,8 +14,6 @@ from the keys. At most ``MAX_ADDRESSES`` are kept, so a million addresses can ne
 memory, nor evict the counts of keys, nor fill Redis.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 

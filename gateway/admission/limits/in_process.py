@@ -1,7 +1,5 @@
 """The in-process rate limiter, and the interface that all rate limiters implement."""
 
-from __future__ import annotations
-
 import math
 import time
 from array import array

@@ -18,8 +18,6 @@ Redis contains no API keys and no addresses: its keys are digests, keyed with th
 the database. They expire with their last request.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac

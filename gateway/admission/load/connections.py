@@ -7,8 +7,6 @@ longest time. So neither group can starve the other, however often its closed co
 again. Under pressure, when more than half of the connections are in use, the timeouts are shorter.
 """
 
-from __future__ import annotations
-
 import asyncio
 import resource
 from abc import abstractmethod

@@ -1,7 +1,5 @@
 """Bounds on requests: the memory for their bodies, and how many of them run."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter, deque
 from collections.abc import Hashable

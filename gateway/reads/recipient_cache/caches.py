@@ -1,7 +1,5 @@
 """The recipient caches of a process, one for each tenant that needs one, within bounds."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

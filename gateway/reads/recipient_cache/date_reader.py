@@ -5,8 +5,6 @@ numbers, it would skip a row whenever an earlier one is removed. Rows that are c
 move to the end, where the walk meets them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ Most changes move the service's update date. This covers those that may not: the
 say that a change of an account moves the date of its recipient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from datetime import datetime, timedelta
 

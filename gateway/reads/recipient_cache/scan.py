@@ -4,8 +4,6 @@ A scan is complete or fails. Pages are read in the order of creation, so that ne
 end. If rows may have moved between pages meanwhile, the scan is repeated.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A worker: ``python -m gateway.server.workers``, started only by the parent process."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

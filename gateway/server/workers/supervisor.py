@@ -1,7 +1,5 @@
 """The parent process: reserves the ports, runs the workers, and handles signals."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

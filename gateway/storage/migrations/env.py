@@ -1,7 +1,5 @@
 """Alembic runs this for each command, on the connection and transaction of the caller."""
 
-from __future__ import annotations
-
 from alembic import context
 
 from gateway.storage.tables import metadata

@@ -3,8 +3,6 @@
 Nothing creates them any more: a new database gets the newest tables (``gateway.storage.migrate``).
 """
 
-from __future__ import annotations
-
 revision = "0017"
 down_revision = None
 

@@ -1,7 +1,5 @@
 """Created indexes that 0020 creates again."""
 
-from __future__ import annotations
-
 revision = "0019"
 down_revision = "0018"
 

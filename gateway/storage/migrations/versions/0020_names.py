@@ -1,7 +1,5 @@
 """Renames tables and columns to the terms that the code uses; no row changes."""
 
-from __future__ import annotations
-
 from alembic import op
 
 revision = "0020"

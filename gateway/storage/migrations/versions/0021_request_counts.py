@@ -1,7 +1,5 @@
 """Counts usage and traffic in one table, by minute, hour and day."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from alembic import op
 

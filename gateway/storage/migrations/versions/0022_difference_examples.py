@@ -1,7 +1,5 @@
 """Keeps an example of each difference that shadow traffic finds."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from alembic import op
 

@@ -1,7 +1,5 @@
 """Stores the state of objects in a table for each kind, with a column for each fact."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 

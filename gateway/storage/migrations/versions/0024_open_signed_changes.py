@@ -1,7 +1,5 @@
 """Keeps the open signed changes of a batch, whose operations say when they end."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from alembic import op
 

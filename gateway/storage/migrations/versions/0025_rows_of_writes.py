@@ -1,7 +1,5 @@
 """Stores the rows of a write in fewer pages: SQLite writes each page that a commit changes."""
 
-from __future__ import annotations
-
 import re
 
 import sqlalchemy as sa

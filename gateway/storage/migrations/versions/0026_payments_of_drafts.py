@@ -3,8 +3,6 @@
 Moving them needs the encryption keys.
 """
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from alembic import op
 

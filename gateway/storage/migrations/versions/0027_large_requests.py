@@ -1,7 +1,5 @@
 """Drops the progress of large requests, which workers ask each other for."""
 
-from __future__ import annotations
-
 from alembic import op
 
 revision = "0027"

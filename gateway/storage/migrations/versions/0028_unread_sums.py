@@ -1,7 +1,5 @@
 """Drops two sums of durations, which nothing has read since there are histograms."""
 
-from __future__ import annotations
-
 from alembic import op
 
 revision = "0028"

@@ -1,7 +1,5 @@
 """Drops the brownouts that only counted requests, and the counts: `report usage` has the requests."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from alembic import op
 

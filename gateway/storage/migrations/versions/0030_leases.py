@@ -1,7 +1,5 @@
 """Replaces the counters of instances by the times at which they renew their leases."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from alembic import op
 

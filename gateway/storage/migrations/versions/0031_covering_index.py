@@ -1,7 +1,5 @@
 """Lets SQLite compare a request with open operations without reading the rows of the others."""
 
-from __future__ import annotations
-
 from alembic import op
 
 revision = "0031"

@@ -1,7 +1,5 @@
 """Numbers identical requests, so that of processes that begin the same one at once, one succeeds."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from alembic import op
 

@@ -1,7 +1,5 @@
 """Stores when a recipient was changed by the clock of the service, with which it shows the change."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from alembic import op
 

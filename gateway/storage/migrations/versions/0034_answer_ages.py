@@ -1,7 +1,5 @@
 """Adds the index by which expired responses are found; indexes are created after all migrations."""
 
-from __future__ import annotations
-
 revision = "0034"
 down_revision = "0033"
 
