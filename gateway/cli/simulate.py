@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import BinaryIO
 
 import click
@@ -87,5 +87,5 @@ def _parse_keys(data: bytes) -> list[ServiceCredentials]:
         keys = [line.key for line in parse_key_lines(data)]
     except ImportRefused as error:
         raise click.UsageError(f"--keys: {error}") from None
-    names = {*ServiceCredentials.__dataclass_fields__}
+    names = {each.name for each in fields(ServiceCredentials)}
     return [ServiceCredentials(**key.model_dump(include=names)) for key in keys]
