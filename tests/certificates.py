@@ -30,7 +30,7 @@ class CertificatePair:
 class Authority:
     """A certificate authority; ``file`` holds its certificate."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, has_usage: bool = True) -> None:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a test's authority")])
@@ -50,8 +50,9 @@ class Authority:
             decipher_only=False,
         )
         key_id = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
-        builder = builder.add_extension(usage, critical=True).add_extension(key_id, critical=False)
-        certificate = builder.sign(self._key, hashes.SHA256())
+        if has_usage:
+            builder = builder.add_extension(usage, critical=True)
+        certificate = builder.add_extension(key_id, critical=False).sign(self._key, hashes.SHA256())
         self.file = folder / "authority.pem"
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -307,6 +308,20 @@ async def test_invalid_certificate_of_trusted_authority_is_reported(
             await examine(tmp_path, url, upstream={"ca_file": str(authority.file)})
         )
     assert expected_text in finding.advice
+
+
+async def test_authority_without_key_usage_is_reported_if_python_refuses_it(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, has_usage=False)
+    context = authority.issue("service").build_server_context()
+    server = await asyncio.start_server(
+        lambda _r, writer: writer.close(), "127.0.0.1", 0, ssl=context
+    )
+    async with server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        finding = require_only_error(
+            await examine(tmp_path, url, upstream={"ca_file": str(authority.file)})
+        )
+    assert ("keyUsage" in finding.advice) is (sys.version_info >= (3, 13))
 
 
 async def test_example_base_url_is_reported(tmp_path: Path) -> None:

@@ -36,6 +36,11 @@ _UNTRUSTED_CERTIFICATE = (
     "or have the server send its full chain (`openssl s_client -showcerts -connect {host}` shows "
     "it)"
 )
+_INCOMPLETE_CERTIFICATE = (
+    "from version 3.13 on, Python accepts only certificates with the extensions of RFC 5280: have the "
+    "server's, and that of its authority, issued again with them (an authority needs keyUsage), or "
+    "run the gateway with Python 3.12"
+)
 _NO_TLS = "the server at this address does not use TLS: check whether {url} should be http"
 _UNREACHABLE = (
     "check that {url} is the service's address, that the firewall allows this machine to connect "
@@ -54,6 +59,8 @@ _HINTS = (
         "has expired",
         "renew the server's certificate, which has expired, or correct this machine's clock",
     ),
+    ("key usage", _INCOMPLETE_CERTIFICATE),
+    ("Key Identifier", _INCOMPLETE_CERTIFICATE),
     ("CERTIFICATE_VERIFY_FAILED", _UNTRUSTED_CERTIFICATE),
     ("WRONG_VERSION_NUMBER", _NO_TLS),
     ("record layer failure", _NO_TLS),
