@@ -14,7 +14,8 @@ import aiohttp
 import pytest
 
 from gateway.config.settings import State
-from gateway.writes import reconciler
+from gateway.writes import idempotency, reconciler
+from gateway.writes.idempotency import IdempotencyGuard
 from tests.gateway.storage import conftest
 from tests.payouts import create_recipient
 from tests.running_gateway import KEY, GatewayResponse, GatewayUnderTest, open_gateway
@@ -122,6 +123,44 @@ async def test_request_after_a_retry_whose_client_left_is_another(gateways: TwoG
     response = await gateways.create_batch(gateways.second)
     assert (response.status, response.headers.get("Idempotent-Replayed")) == (200, None)
     assert gateways.count_created() == 2
+
+
+@pytest.mark.parametrize("is_at_once", [True, False])
+async def test_separate_retries_of_a_refused_request_are_executed_once(
+    gateways: TwoGateways,
+    tmp_path: Path,
+    postgres: State,
+    monkeypatch: pytest.MonkeyPatch,
+    is_at_once: bool,
+) -> None:
+    """Both find that they can take its place: at the same time, or one when the other has ended."""
+    problem = b'{"ok":false,"errors":[{"code":"invalid_field","message":"no"}]}'
+    gateways.service.faults[:] = [
+        Fault("POST", "/v1/batches", status=400, body=problem, delay=DELAY_SECONDS)
+    ]
+    url = gateways.first.settings.environments.map_base_urls_by_environment()["sandbox"]
+    async with (
+        _open_gateway(tmp_path, url, postgres, identical_in_flight="separate") as first,
+        _open_gateway(tmp_path, url, postgres, identical_in_flight="separate") as second,
+    ):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DELAY_SECONDS / 4):
+                await gateways.create_batch(first)
+        barrier, start = asyncio.Barrier(2), IdempotencyGuard._start_execution
+
+        async def start_at_once(*arguments: Any) -> Any:
+            with suppress(TimeoutError, asyncio.BrokenBarrierError):
+                async with asyncio.timeout(2):
+                    await barrier.wait()
+            return await start(*arguments)
+
+        if is_at_once:
+            monkeypatch.setattr(IdempotencyGuard, "_start_execution", start_at_once)
+        else:
+            monkeypatch.setattr(idempotency, "POLL_SECONDS", DELAY_SECONDS * 1.5)
+        responses = await asyncio.gather(*map(gateways.create_batch, (first, second)))
+    assert [response.status for response in responses] == [200, 200]
+    assert gateways.count_created() == 1
 
 
 async def test_request_answered_by_a_new_process_is_not_replayed(gateways: TwoGateways) -> None:

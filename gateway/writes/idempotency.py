@@ -398,7 +398,9 @@ class IdempotencyGuard:
         )
         execution.is_long = write_request.caller.is_long
         execution.is_unseen = self.reconciler.has_other_instances
-        may_be_duplicate = self._joins_running and execution.is_unseen
+        # Of several retries of one first attempt, one takes its place.
+        is_joined = self._joins_running or wait_state.first_attempt is not None
+        may_be_duplicate = is_joined and execution.is_unseen
         if may_be_duplicate and write_request.operation.method != "GET":
             execution.unrelated_ids = frozenset(row.id for row in rows)
         # If the first attempt was not executed, this is the second, and other retries join it.

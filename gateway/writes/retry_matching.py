@@ -260,7 +260,9 @@ class RetryMatcher:
         if since and row.ended_at and since < row.ended_at <= arrived_at:
             return True
         # Requests that came meanwhile are separate then; with ``replay_seconds`` only until it ended.
-        if not (self._joins_running or self._journal.replay_seconds):
+        # Not if both are retries of one first attempt, whose place the other has taken.
+        is_joined = self._joins_running or wait_state.first_attempt is not None
+        if not (is_joined or self._journal.replay_seconds):
             return False
         # ``row.ended_at`` is its delivery with ``replay_seconds``, which may be after the arrival.
         ended_at = self._journal.ended_at.get(row.id)
