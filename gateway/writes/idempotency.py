@@ -69,7 +69,6 @@ class IdempotencyGuard:
         joins_running: bool = True,
     ) -> None:
         """Creates a guard; a request waits ``wait_seconds`` for an identical one (``[writes]``)."""
-        self._joins_running = joins_running
         self._retries = RetryMatcher(journal, reconciler, joins_running=joins_running)
         self._recipient_locks = RecipientLocks(journal, reconciler)
         self._journal = journal
@@ -398,9 +397,7 @@ class IdempotencyGuard:
         )
         execution.is_long = write_request.caller.is_long
         execution.is_unseen = self.reconciler.has_other_instances
-        # Of several retries of one first attempt, one takes its place.
-        is_joined = self._joins_running or wait_state.first_attempt is not None
-        may_be_duplicate = is_joined and execution.is_unseen
+        may_be_duplicate = execution.is_unseen and self._retries.joins_identical(wait_state)
         if may_be_duplicate and write_request.operation.method != "GET":
             execution.unrelated_ids = frozenset(row.id for row in rows)
         # If the first attempt was not executed, this is the second, and other retries join it.

@@ -80,6 +80,14 @@ class RetryMatcher:
         self._reconciler = reconciler
         self._joins_running = joins_running
 
+    def joins_identical(self, wait_state: WaitState) -> bool:
+        """Whether identical requests are one, also those that come while another runs.
+
+        With ``identical_in_flight = "separate"``, only retries of one first attempt, of which one
+        takes its place.
+        """
+        return self._joins_running or wait_state.first_attempt is not None
+
     def is_resumed(self, row: OperationRecord) -> bool:
         """Whether this process continues an operation that was interrupted."""
         execution = self._journal.executions.get(row.id)
@@ -260,9 +268,7 @@ class RetryMatcher:
         if since and row.ended_at and since < row.ended_at <= arrived_at:
             return True
         # Requests that came meanwhile are separate then; with ``replay_seconds`` only until it ended.
-        # Not if both are retries of one first attempt, whose place the other has taken.
-        is_joined = self._joins_running or wait_state.first_attempt is not None
-        if not (is_joined or self._journal.replay_seconds):
+        if not (self.joins_identical(wait_state) or self._journal.replay_seconds):
             return False
         # ``row.ended_at`` is its delivery with ``replay_seconds``, which may be after the arrival.
         ended_at = self._journal.ended_at.get(row.id)
