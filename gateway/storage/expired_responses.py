@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 
-from sqlalchemy import ColumnElement, bindparam, literal_column, null, or_, select, update
+from sqlalchemy import ColumnElement, bindparam, literal_column, null, or_, select, text, update
 
 from gateway.storage.chunks import delete_chunks
 from gateway.storage.database import Transaction
-from gateway.storage.operation_statements import (
-    ANSWER_HOLDER_PREFIX,
-    HAS_ANY_IDEMPOTENCY_KEY,
-    IS_UNREAD_ANSWER,
-)
+from gateway.storage.operation_statements import ANSWER_HOLDER_PREFIX
 from gateway.storage.sql import AnyOf, Statement
 from gateway.storage.store import Store
-from gateway.storage.tables import operations
+from gateway.storage.tables import (
+    EXPIRING_ANSWER_CONDITION,
+    EXPIRING_KEY_CONDITION,
+    operations,
+)
 from gateway.writes import states
 
 _ROWS: ColumnElement[int] = literal_column("1000")
@@ -26,13 +26,13 @@ _SELECT_WITH_KEY, _SELECT_WITHOUT_KEY = (
     Statement(
         select(operations.c.id)
         # Both in the words of an index.
-        .where(condition, time < bindparam("before", type_=time.type), _IS_ENDED)
+        .where(text(condition), time < bindparam("before", type_=time.type), _IS_ENDED)
         .order_by(time)
         .limit(_ROWS)
     )
     for condition, time in (
-        (HAS_ANY_IDEMPOTENCY_KEY, operations.c.started_at),
-        (IS_UNREAD_ANSWER, operations.c.ended_at),
+        (EXPIRING_KEY_CONDITION, operations.c.started_at),
+        (EXPIRING_ANSWER_CONDITION, operations.c.ended_at),
     )
 )
 _CLEAR = Statement(

@@ -19,6 +19,7 @@ from sqlalchemy import (
     or_,
     select,
     text,
+    union,
     union_all,
     update,
 )
@@ -104,16 +105,16 @@ def _build_related_operations_query(names_object: ColumnElement[bool]) -> Any:
 
 
 def _build_overlap_conditions(
-    has_fingerprint: ColumnElement[bool] = HAS_FINGERPRINT,
+    has_fingerprint: ColumnElement[bool] = HAS_FINGERPRINT, since: str = "repeats_since"
 ) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    """Builds conditions for closed operations that a new one with the same request repeats.
+    """Builds conditions for operations with the same request that were closed since a time.
 
     Each in the words of an index.
     """
     has_overlapped = and_(
         has_fingerprint,
         _is_in_state(states.ANSWERED),
-        operations.c.ended_at >= bindparam("repeats_since", type_=operations.c.ended_at.type),
+        operations.c.ended_at >= bindparam(since, type_=operations.c.ended_at.type),
     )
     return and_(IS_UNREAD_ANSWER, has_overlapped), and_(HAS_ANY_IDEMPOTENCY_KEY, has_overlapped)
 
@@ -127,28 +128,24 @@ SELECT_RELATED_BY_ONE_OBJECT = Statement(
 """For a list of objects, SQLite builds a table each time."""
 
 SELECT_DELIVERING_INSTANCES = Statement(
-    select(operations.c.instance, operations.c.idempotency)
-    .distinct()
-    .where(
-        build_tenant_condition(operations),
-        # Each alternative matches a partial index.
-        or_(
-            and_(IS_UNREAD_ANSWER, HAS_FINGERPRINT),
-            and_(
-                HAS_ANY_IDEMPOTENCY_KEY,
-                HAS_FINGERPRINT,
-                _is_in_state(states.ANSWERED),
-            ),
-            and_(
-                IS_OPEN_OPERATION,
-                HAS_FINGERPRINT,
-                IS_DONE,
-                operations.c.is_client_disconnected.is_(False),
-            ),
-        ),
-        operations.c.key_id == bindparam("key_id"),
-        operations.c.instance != bindparam("instance"),
-        or_(IS_DONE, operations.c.ended_at > bindparam("since")),
+    union(
+        *(
+            select(operations.c.instance, operations.c.idempotency).where(
+                build_tenant_condition(operations),
+                condition,
+                operations.c.key_id == bindparam("key_id"),
+                operations.c.instance != bindparam("instance"),
+            )
+            for condition in (
+                and_(
+                    IS_OPEN_OPERATION,
+                    HAS_FINGERPRINT,
+                    IS_DONE,
+                    operations.c.is_client_disconnected.is_(False),
+                ),
+                *_build_overlap_conditions(since="since"),
+            )
+        )
     )
 )
 SELECT_UNFINISHED = Statement(
@@ -200,7 +197,7 @@ def build_operation_insert(refuses_if_frozen: bool, refuses_identical: bool) -> 
     ]
     columns = [*_INSERTED_COLUMNS]
     if refuses_identical:
-        conditions.append(~_build_identical_operation_condition())
+        conditions += (~condition for condition in _build_identical_operation_conditions())
         # Of two that are inserted at the same moment, both have the same number.
         columns.append("repetition")
         last_repetition = select(func.max(operations.c.repetition)).where(
@@ -215,20 +212,27 @@ def build_operation_insert(refuses_if_frozen: bool, refuses_identical: bool) -> 
     )
 
 
-def _build_identical_operation_condition() -> ColumnElement[bool]:
-    """Builds a condition for the same request, begun since ``unrelated_ids`` were read."""
+def _build_identical_operation_conditions() -> list[ColumnElement[bool]]:
+    """Builds conditions for the same request, begun since ``unrelated_ids`` were read.
+
+    Each in the words of an index.
+    """
     has_fingerprint = AnyOf(operations.c.fingerprint, "fingerprints")
-    return exists().where(
-        build_tenant_condition(operations),
-        or_(and_(IS_OPEN_OPERATION, has_fingerprint), *_build_overlap_conditions(has_fingerprint)),
-        operations.c.key_id == bindparam("key_id"),
-        not_(AnyOf(operations.c.id, "unrelated_ids")),
-        # Two different Idempotency-Keys mean two requests.
-        or_(
-            operations.c.idempotency.is_(None),
-            bindparam("idempotency", type_=operations.c.idempotency.type).is_(None),
-        ),
-    )
+    overlaps = _build_overlap_conditions(has_fingerprint)
+    return [
+        exists().where(
+            build_tenant_condition(operations),
+            condition,
+            operations.c.key_id == bindparam("key_id"),
+            not_(AnyOf(operations.c.id, "unrelated_ids")),
+            # Two different Idempotency-Keys mean two requests.
+            or_(
+                operations.c.idempotency.is_(None),
+                bindparam("idempotency", type_=operations.c.idempotency.type).is_(None),
+            ),
+        )
+        for condition in (and_(IS_OPEN_OPERATION, has_fingerprint), *overlaps)
+    ]
 
 
 @cache

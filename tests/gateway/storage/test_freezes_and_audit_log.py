@@ -370,6 +370,30 @@ async def test_finished_operations_are_read_by_index(sqlite: State) -> None:
     assert ["SEARCH operations USING INDEX ix_operations_answer_ages (ended_at<?)"] in plans
 
 
+async def test_identical_requests_are_searched_by_fingerprint(postgres: State) -> None:
+    """Also before PostgreSQL has statistics: plans made for a new database stay in use."""
+    values = {"text": "x", "text[]": ["x"], "varchar": "x", "timestamptz": NOW, "int4": 1}
+    values |= {"bool": True}
+    async with open_store(postgres):
+        connection: Any = await asyncpg.connect(postgres.url)
+        try:
+            for statement in (
+                operation_statements.SELECT_RELATED_BY_ONE_OBJECT,
+                operation_statements.SELECT_DELIVERING_INSTANCES,
+                operation_statements.build_operation_insert(True, True),
+            ):
+                compiled = statement.compile_for_dialect("postgresql")
+                prepared = await connection.prepare(compiled.text)
+                types = [parameter.name for parameter in prepared.get_parameters()]
+                plan = str(await prepared.explain(*(values[name] for name in types)))
+                indexes = set(re.findall(r"ix_operations_\w+", plan))
+                assert {"ix_operations_open", "ix_operations_answered"} <= indexes, plan
+                assert indexes.isdisjoint(("ix_operations_answer_ages", "ix_operations_named"))
+                assert not re.search(r"'Seq Scan'[^{]*'Relation Name': 'operations'", plan), plan
+        finally:
+            await connection.close()
+
+
 async def test_legacy_ids_of_objects_are_read_by_index(sqlite: State) -> None:
     async with open_store(sqlite) as store:
         with record_statements("legacy_ids") as statement_log:
