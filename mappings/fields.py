@@ -125,6 +125,8 @@ class FieldTable:
             # Several legacy fields may become one current field; errors name the first of the
             # table.
             names.setdefault(row.current_name, row.legacy_name)
+            if row.answer_name:  # a service may name the field as its answers do
+                names.setdefault(row.answer_name, row.legacy_name)
             if row.nested_table:
                 inner = row.nested_table.map_field_names_to_client(f"{row.legacy_name}.")
                 names |= {f"{row.current_name}.{name}": field for name, field in inner.items()}

@@ -204,7 +204,7 @@ def map_account_field_names_to_client(
     bank = {"country": country, **payout.accounts.get(legacy.BANK, {})}
     field_map = BANK.map_field_names_to_client(prefix)
     if bank.get("bankRegion") and not bank.get("bankProvince"):
-        field_map["bankRegion"] = f"{prefix}bankRegion"
+        field_map["bankRegion"] = field_map["bankRegionCode"] = f"{prefix}bankRegion"
     field_map["branchId"] = prefix + banking.choose_client_branch_field(bank)
     field_map["type"] = f"{payout.prefix}primary.method"
     if not bank.get("currency"):
