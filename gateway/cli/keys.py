@@ -33,6 +33,9 @@ from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.key_file import add_encryption_key, create_key_file
 from gateway.upstream.client import open_upstream_client
 
+MAX_SHOWN_TENANTS = 10
+"""Tenants that `keys import` prints with their number of keys."""
+
 AFTER_ADDING_KEY = (
     "Next, before anything else is written: copy the file to every instance and restart every "
     "gateway that uses this state. A running gateway cannot read data encrypted with the new key."
@@ -83,10 +86,13 @@ def import_api_keys(*, file: BinaryIO, reactivate: bool, settings: Settings) -> 
         notice = f"Created {key_file.absolute()}. Back it up: without it the state cannot be read"
         click.echo(notice, err=True)
     counts = f"{imported.new} new, {imported.changed} changed, {imported.unchanged} unchanged"
-    counts_by_tenant = ", ".join(
+    counts_by_tenant = [
         f"{count} of {tenant}" for tenant, count in sorted(imported.keys_by_tenant.items())
-    )
-    click.echo(f"Imported {pluralize(len(lines), 'key')} ({counts}): {counts_by_tenant}")
+    ]
+    if (more := len(counts_by_tenant) - MAX_SHOWN_TENANTS) > 0:
+        counts_by_tenant[MAX_SHOWN_TENANTS:] = [f"… and {more} more"]
+    shown_counts = ", ".join(counts_by_tenant)
+    click.echo(f"Imported {pluralize(len(lines), 'key')} ({counts}): {shown_counts}")
     environments = {tenant.environment for tenant in imported.keys_by_tenant}
     for name in sorted(environments - {*settings.environments.map_base_urls_by_environment()}):
         warning = f"[environments.{name}] is not configured; its keys are refused until it is"

@@ -81,6 +81,9 @@ def test_import_reports_count_and_tenants(run_keys_command: CommandRunner) -> No
     assert (
         second_import.stdout == "Imported 1 key (0 new, 0 changed, 1 unchanged): 1 of acme live\n"
     )
+    lines = "\n".join(build_key_line(f"m{number:02}") for number in range(30))
+    many = run_keys_command("import", "-", stdin=lines)
+    assert many.stdout.endswith(", 1 of m09 live, … and 20 more\n"), many.stdout
 
 
 def test_import_of_invalid_line_names_it_and_imports_nothing(
