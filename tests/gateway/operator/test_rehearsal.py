@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -94,7 +95,7 @@ class RehearsedFolder:
     async def start_process(self, key: str, *options: str) -> asyncio.subprocess.Process:
         self.temporary_folder.mkdir(exist_ok=True)
         return await asyncio.create_subprocess_exec(
-            *build_command(), "rehearse", "--key", key, *options,
+            *build_command("tests.gateway.operator.rehearse_at_once"), "rehearse", "--key", key, *options,
             "--config", str(self.folder / "gateway.toml"),
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "TMPDIR": str(self.temporary_folder)},
@@ -117,8 +118,9 @@ class RehearsedFolder:
 async def rehearsed(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[RehearsedFolder]:
-    """In front of a service with the options of the test's parameter, whose times differ at once."""
-    monkeypatch.setattr("gateway.operator.rehearsal.run.TIMESTAMP_SECONDS", 0)
+    """In front of a service with the options of the test's parameter; pauses are short."""
+    shortened = SimpleNamespace(sleep=lambda seconds: asyncio.sleep(seconds / 50))
+    monkeypatch.setattr("gateway.operator.rehearsal.run.asyncio", shortened)
     options, ahead_seconds = getattr(request, "param", ({}, 0))
     service = Service(
         options=ServiceOptions(**options),
