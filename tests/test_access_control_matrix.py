@@ -127,7 +127,8 @@ KEY_STATES: dict[str, tuple[list[str], tuple[int, str]]] = {
     "a key from elsewhere": ([f"X-API-Key: {KEY_OF_OTHER_ADDRESS}"], NOT_AUTHORIZED),
     "a key from elsewhere, and a claim": (
         [f"X-API-Key: {KEY_OF_OTHER_ADDRESS}", "X-Forwarded-For: 192.0.2.1", "X-Real-IP: 192.0.2.1",
-         "Forwarded: for=192.0.2.1"], NOT_AUTHORIZED,
+         "Forwarded: for=192.0.2.1", "X-Client-IP: 192.0.2.1", "True-Client-IP: 192.0.2.1",
+         "CF-Connecting-IP: 192.0.2.1"], NOT_AUTHORIZED,
     ),
     "a key that is used up": ([f"X-API-Key: {EXHAUSTED_KEY}"], OVER_LIMIT),
 }  # fmt: skip
@@ -209,6 +210,7 @@ VALID_KEY_HEADERS = [
     [f"X-API-Key: {API_KEY}"],
     [f"x-api-key: {API_KEY}"],
     [f"X-API-KEY:   {API_KEY}  "],
+    [f"x-aPi-kEy:\t{API_KEY}\t"],
     [f"X-API-Key: {API_KEY}", "X-Forwarded-For: 192.0.2.1"],
 ]
 
@@ -274,9 +276,17 @@ async def test_preflight_lists_methods_without_calling_the_service(
     calls = len(simulator.service.requests)
     for path, operations in PATHS.items():
         response = await exchange(
-            gateway.running.port, build_request("OPTIONS", path, "Origin: https://a.example")
+            gateway.running.port,
+            build_request(
+                "OPTIONS",
+                path,
+                "Origin: https://a.example",
+                "Access-Control-Request-Method: POST",
+                "Access-Control-Request-Headers: x-api-key, content-type",
+            ),
         )
         assert response is not None
+        assert summarize_answer(response, "OPTIONS") == (200, "")
         allowed = response.headers["access-control-allow-methods"].split(", ")
         assert sorted(allowed) == sorted([*operations, "OPTIONS"]), path
         assert response.headers["access-control-allow-headers"] == "X-API-Key, Content-Type"

@@ -253,26 +253,6 @@ async def test_revoked_key_is_refused(gateway: GatewayUnderTest, simulator: Simu
     assert not simulator.service.list_requests()
 
 
-@pytest.mark.parametrize("name", ["X-API-Key", "x-api-key", "X-API-KEY", "X-Api-Key", "x-aPi-kEy"])
-async def test_key_header_name_is_case_insensitive(
-    module_gateway: GatewayUnderTest, name: str
-) -> None:
-    response = await send_request(
-        module_gateway, build_request("GET", RECIPIENTS, f"{name}: {API_KEY}", key=None)
-    )
-    assert response.status == 200
-
-
-@pytest.mark.parametrize("value", [f"  {API_KEY}", f"{API_KEY}  ", f"\t{API_KEY}\t"])
-async def test_whitespace_around_a_key_is_ignored(
-    module_gateway: GatewayUnderTest, value: str
-) -> None:
-    response = await send_request(
-        module_gateway, build_request("GET", RECIPIENTS, f"X-API-Key:{value}", key=None)
-    )
-    assert response.status == 200
-
-
 async def test_credentials_refused_by_the_service_are_an_invalid_key(
     gateway: GatewayUnderTest,
 ) -> None:
@@ -286,29 +266,6 @@ async def test_credentials_refused_by_the_service_are_an_invalid_key(
 
 
 # The address.
-
-
-@pytest.mark.parametrize(
-    "forwarded_for",
-    [
-        [],
-        ["X-Forwarded-For: 192.0.2.1"],
-        ["X-Forwarded-For: 192.0.2.1, 192.0.2.2"],
-        ["X-Forwarded-For: 192.0.2.1"] * 2,
-        ["x-forwarded-for: 2001:db8::1"],
-        ["Forwarded: for=192.0.2.1"],
-        ["X-Real-IP: 192.0.2.1"],
-        ["X-Client-IP: 192.0.2.1", "True-Client-IP: 192.0.2.1", "CF-Connecting-IP: 192.0.2.1"],
-    ],
-)
-async def test_client_cannot_claim_an_allowed_address(
-    module_gateway: GatewayUnderTest, cleared_simulator: Simulator, forwarded_for: list[str]
-) -> None:
-    response = await send_request(
-        module_gateway, build_request("GET", RECIPIENTS, *forwarded_for, key="bound")
-    )
-    assert extract_refusal(response) == NOT_AUTHORIZED
-    assert not cleared_simulator.service.list_requests()
 
 
 BEHIND_PROXIES = {
@@ -399,11 +356,8 @@ async def test_unknown_path_is_not_found_without_calling_the_service(
 
 RECIPIENT_PATH = "/v1/recipients/R-1"
 UNKNOWN_METHODS = [
-    *[(method, RECIPIENTS) for method in ("PUT", "PATCH", "TRACE", "CONNECT", "PROPFIND", "PURGE")],
-    *[(method, RECIPIENT_PATH) for method in ("POST", "PUT", "TRACE", "LINK", "LOCK", "SEARCH")],
-    *[(method, f"{RECIPIENT_PATH}/logs") for method in ("POST", "PATCH", "DELETE", "PUT")],
-    *[(method, f"{RECIPIENT_PATH}/payments") for method in ("POST", "PATCH", "DELETE")],
-    *[(method, f"{RECIPIENT_PATH}/payout-methods") for method in ("DELETE", "PUT", "MKCOL")],
+    *[(method, RECIPIENTS) for method in ("PUT", "CONNECT", "BREW", "GETS")],
+    ("DELETE", f"{RECIPIENT_PATH}/logs"),
 ]
 
 
@@ -423,11 +377,6 @@ async def test_unsupported_method_of_a_path_is_not_found(
             == NOT_FOUND
         )
     assert not cleared_simulator.service.list_requests()
-
-
-@pytest.mark.parametrize("method", ["BREW", "GETS"])
-async def test_unknown_method_is_not_found(module_gateway: GatewayUnderTest, method: str) -> None:
-    assert extract_refusal(await send_request(module_gateway, build_request(method))) == NOT_FOUND
 
 
 async def test_head_is_not_found_and_has_no_body(
@@ -468,13 +417,6 @@ async def test_trailing_slash_is_ignored(gateway: GatewayUnderTest) -> None:
     assert (await gateway.request("DELETE", f"{recipient_path}/")).status == 200
 
 
-async def test_empty_query_parameters_are_ignored(gateway: GatewayUnderTest) -> None:
-    await gateway.request("POST", RECIPIENTS, RECIPIENT_BODY)
-    response = await gateway.request("GET", "/v1/recipients/?&search=&page=1&pageSize=10")
-    assert response.status == 200
-    assert response.text == (await gateway.request("GET", RECIPIENTS)).text
-
-
 @pytest.mark.parametrize(
     "query",
     ["%ff", "search=%ff", "search=%00", "search=%ED%A0%80", "search=%", "=", "&&&", "search", "a=b=c",
@@ -494,37 +436,6 @@ async def test_absolute_target_is_routed_by_its_path(module_gateway: GatewayUnde
 
 
 # Browsers.
-
-METHODS_BY_PATH = {
-    RECIPIENTS: {"POST", "GET", "DELETE", "OPTIONS"},
-    RECIPIENT_PATH: {"GET", "PATCH", "DELETE", "OPTIONS"},
-    f"{RECIPIENT_PATH}/logs": {"GET", "OPTIONS"},
-    f"{RECIPIENT_PATH}/payments": {"GET", "OPTIONS"},
-    f"{RECIPIENT_PATH}/payout-methods": {"POST", "GET", "PATCH", "OPTIONS"},
-}
-
-
-@pytest.mark.parametrize(("path", "methods"), METHODS_BY_PATH.items())
-async def test_preflight_is_answered_for_any_origin_without_calling_the_service(
-    module_gateway: GatewayUnderTest, cleared_simulator: Simulator, path: str, methods: set[str]
-) -> None:
-    response = await send_request(
-        module_gateway,
-        build_request(
-            "OPTIONS",
-            path,
-            "Origin: https://shop.example",
-            "Access-Control-Request-Method: POST",
-            "Access-Control-Request-Headers: x-api-key, content-type",
-            key=None,
-        ),
-    )
-    assert_legacy(response)
-    assert response.status == 200
-    assert set(response.headers["access-control-allow-methods"].split(", ")) == methods
-    allowed = response.headers["access-control-allow-headers"].lower().split(", ")
-    assert allowed == ["x-api-key", "content-type"]
-    assert not cleared_simulator.service.list_requests()
 
 
 async def test_preflight_does_not_count_against_the_rate_limit(gateway: GatewayUnderTest) -> None:

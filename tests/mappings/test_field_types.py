@@ -123,6 +123,9 @@ def test_field_type_normalizes_client_values(kind: str, value: Any, expected_val
         ("country", "ZZ"),
         ("country", "U"),
         ("country", "ÜS"),
+        ("country", "UK"),
+        ("country", "USAA"),
+        ("country", "\uff35\uff33"),
         ("country", 840),
         ("country", None),
         ("currency", "EURO"),
@@ -261,50 +264,6 @@ def test_payout_problems_use_paths_of_the_client() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        (("ids",), "ids"),
-        (("payout", "accounts", "bank", "iban"), "payout.accounts.bank.iban"),
-        (("payments", 3, "sourceAmount"), "payments[3].sourceAmount"),
-        (("rows", 0, 1), "rows[0][1]"),
-        ((), ""),
-    ],
-)
-def test_field_path_is_formatted_as_documented(path: tuple[str | int, ...], text: str) -> None:
-    assert request_bodies.format_field_path(path) == text
-
-
-# Errors do not quote the input
-
-
-SECRET_VALUE = "s3cr3t-4711"
-
-
-@pytest.mark.parametrize("kind", Shape.__annotations__)
-@pytest.mark.parametrize(
-    "value",
-    [
-        SECRET_VALUE,
-        [SECRET_VALUE],
-        {SECRET_VALUE: SECRET_VALUE},
-        {"code": SECRET_VALUE},
-        [{SECRET_VALUE: [SECRET_VALUE]}],
-        [SECRET_VALUE, None],
-    ],
-    ids=repr,
-)
-def test_no_message_quotes_the_value(kind: str, value: Any) -> None:
-    assert SECRET_VALUE not in repr(list_problems(Shape, {kind: value}))
-
-
-@pytest.mark.parametrize("body", [SECRET_VALUE, [SECRET_VALUE]], ids=repr)
-def test_non_object_body_is_not_quoted(body: Any) -> None:
-    with pytest.raises(Invalid) as error:
-        request_bodies.parse_body(Shape, body)
-    assert SECRET_VALUE not in repr((error.value, error.value.problems, error.value.__cause__))
-
-
 VALUES = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.text()),
     lambda children: st.one_of(st.lists(children), st.dictionaries(st.text(), children)),
@@ -325,7 +284,7 @@ def test_any_body_is_accepted_or_refused_with_legacy_codes(
     assert len(listed_problems) == len(set(listed_problems))
 
 
-# Masks, countries
+# Masks
 
 
 @pytest.mark.parametrize(
@@ -338,22 +297,3 @@ def test_any_body_is_accepted_or_refused_with_legacy_codes(
 )
 def test_mask_is_recognized_by_its_asterisk(value: Any, mask: bool) -> None:
     assert field_types.is_masked_value(value) is mask
-
-
-@pytest.mark.parametrize(
-    ("code", "country"),
-    [
-        ("GBR", "GB"),
-        ("gb", "GB"),
-        ("UK", None),
-        ("ROU", "RO"),
-        ("XK", "XK"),
-        ("", None),
-        ("U", None),
-        ("USAA", None),
-        ("12", None),
-        ("\uff35\uff33", None),
-    ],
-)
-def test_country_is_recognized_by_two_or_three_letters(code: str, country: str | None) -> None:
-    assert field_types.find_country_alpha_2_code(code) == country

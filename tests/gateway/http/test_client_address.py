@@ -26,36 +26,6 @@ def test_trusted_proxy_without_header_is_the_client() -> None:
     assert resolve_address(TRUSTED_PROXY) == TRUSTED_PROXY
 
 
-def test_header_from_untrusted_peer_is_ignored() -> None:
-    assert resolve_address("192.0.2.1", "198.51.100.7") == "192.0.2.1"
-    assert resolve_address("2001:db8::1", "198.51.100.7") == "2001:db8::1"
-    assert resolve_address("11.0.0.1", TRUSTED_PROXY) == "11.0.0.1"
-
-
-def test_client_is_the_address_seen_by_trusted_proxy() -> None:
-    assert resolve_address(TRUSTED_PROXY, "198.51.100.7") == "198.51.100.7"
-    assert resolve_address("2001:db8:ffff::1", "198.51.100.7") == "198.51.100.7"
-
-
-def test_client_is_the_nearest_untrusted_address() -> None:
-    assert resolve_address(TRUSTED_PROXY, "198.51.100.7, 10.0.0.3, 10.0.0.2") == "198.51.100.7"
-    assert resolve_address(TRUSTED_PROXY, "203.0.113.1, 198.51.100.7, 10.0.0.2") == "198.51.100.7"
-
-
-def test_addresses_claimed_by_client_are_ignored() -> None:
-    assert resolve_address(TRUSTED_PROXY, "10.0.0.9, 198.51.100.7") == "198.51.100.7"
-    assert resolve_address(TRUSTED_PROXY, "nonsense, 198.51.100.7") == "198.51.100.7"
-    assert (
-        resolve_address(TRUSTED_PROXY, "127.0.0.1, 127.0.0.1, 198.51.100.7, 10.0.0.2")
-        == "198.51.100.7"
-    )
-
-
-def test_repeated_headers_form_one_list_in_order() -> None:
-    assert resolve_address(TRUSTED_PROXY, "203.0.113.1", "198.51.100.7") == "198.51.100.7"
-    assert resolve_address(TRUSTED_PROXY, "203.0.113.1, 198.51.100.7", "10.0.0.2") == "198.51.100.7"
-
-
 def test_client_is_the_farthest_hop_if_all_are_trusted() -> None:
     assert resolve_address(TRUSTED_PROXY, "10.0.0.9, 10.0.0.8") == "10.0.0.9"
 
