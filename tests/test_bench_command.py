@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+import pytest
 
 
 def test_output_directory_is_created(tmp_path: Path) -> None:
@@ -17,14 +17,15 @@ def test_output_directory_is_created(tmp_path: Path) -> None:
     assert create_folder(str(folder)) == folder
 
 
-def test_output_directory_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
+def test_output_directory_that_cannot_be_created_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.bench.__main__ import main
+
     (tmp_path / "taken").write_text("a file")
-    result = subprocess.run(
-        [sys.executable, "-m", "tests.bench", "--output", str(tmp_path / "taken" / "there")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert (result.returncode, result.stdout) == (2, "")
-    assert "taken/there cannot be made (Not a directory)" in result.stderr
+    monkeypatch.setattr("sys.argv", ["bench", "--output", str(tmp_path / "taken" / "there")])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    output = capsys.readouterr()
+    assert "taken/there cannot be made (Not a directory)" in output.err
+    assert output.out == ""

@@ -20,13 +20,12 @@ MEGABYTE = 1 << 20
 CHARGED_BYTES = 12 * MEGABYTE
 """The approximate charge of each body."""
 
-PAYMENTS = ("{}", '{"id":"P-1"}', '{"recipient":{"id":"x"}}', "[]")
 LIST_FIELDS = {
-    ("POST", "/batches", "payments"): PAYMENTS,
-    ("PATCH", "/batches/{batch}", "payments"): PAYMENTS,
-    ("PATCH", "/batches/{batch}", "update_payments"): ("{}", '{"id":"P-1"}', '{"targetAmount":1}'),
-    ("PATCH", "/batches/{batch}", "remove_payments"): ("{}", '{"id":"P-1"}', "1"),
-    ("DELETE", "/batches", "ids"): ("{}", "1"),
+    ("POST", "/batches", "payments"): ("{}", '{"id":"P-1"}', '{"recipient":{"id":"x"}}', "[]"),
+    ("PATCH", "/batches/{batch}", "payments"): ("{}",),
+    ("PATCH", "/batches/{batch}", "update_payments"): ("{}", '{"targetAmount":1}'),
+    ("PATCH", "/batches/{batch}", "remove_payments"): ('{"id":"P-1"}', "1"),
+    ("DELETE", "/batches", "ids"): ("1",),
     ("DELETE", "/recipients", "ids"): ('""', '"R-#"'),
 }
 """``#`` is replaced by the number of the entry."""

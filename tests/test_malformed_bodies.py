@@ -103,7 +103,7 @@ def test_malformed_body_is_executed_or_refused_and_never_an_internal_error(
     client: BodyClient,
 ) -> None:
     @settings(
-        max_examples=20 * EXAMPLES or 250,
+        max_examples=20 * EXAMPLES or 150,
         derandomize=not EXAMPLES,
         database=None,
         deadline=None,

@@ -28,7 +28,7 @@ from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gatewa
 from tests.simulator import Service, start_simulator
 
 EXAMPLES = settings(
-    max_examples=60,
+    max_examples=30,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
