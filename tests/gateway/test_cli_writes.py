@@ -943,10 +943,8 @@ async def test_closed_start_that_happened_is_recorded(
 
 async def close_operation(operated_gateway: OperatedGateway, write: str) -> bool:
     """Close the operation; False if the gateway is probing it at this moment."""
-    result = await asyncio.to_thread(
-        run_installed_command, "writes", "close", write, "--yes", folder=operated_gateway.folder
-    )
-    return result.returncode == 0
+    result = await operated_gateway.run_command("writes", "close", write, "--yes", code=None)
+    return result.exit_code == 0
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2)])
