@@ -346,6 +346,7 @@ class PostgresqlDatabase(Database):
                 min_size=0,
                 max_size=POOL_SIZE,
                 connection_class=_Connection,
+                init=_choose_generic_plans,
                 **self._options,
             )
             await self._pool
@@ -411,6 +412,11 @@ class PostgresqlDatabase(Database):
                     await pool.close()
             except TimeoutError:
                 pool.terminate()
+
+
+async def _choose_generic_plans(connection: Any) -> None:
+    """Has each statement planned once: it is written for an index, whatever its arguments are."""
+    await connection.execute("SET plan_cache_mode = force_generic_plan")
 
 
 async def _begin(connection: Any) -> bool:

@@ -413,6 +413,19 @@ def test_database_that_was_restarted_during_a_pause_costs_no_write(
         runner.run(write_after_pause())
 
 
+async def test_statements_are_planned_once_on_postgresql(database: str) -> None:
+    """Planning one takes longer than running it; the planner's own choice is to plan some always."""
+    query = text("SELECT sum(custom_plans) FROM pg_prepared_statements WHERE statement <> :other")
+    count_plans = Statement(query.bindparams(bindparam("other", type_=Text())))
+    postgresql_database = PostgresqlDatabase("a database", database)
+    for _ in range(3):
+        custom_plans = await postgresql_database.read(
+            lambda tx: tx.fetch_value(count_plans, {"other": ""})
+        )
+        assert custom_plans == 0
+    await postgresql_database.close()
+
+
 def test_restarted_database_costs_no_request(database: str) -> None:
     async def restart_and_write() -> None:
         postgresql_database = PostgresqlDatabase("a database", database)
