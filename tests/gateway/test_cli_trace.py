@@ -336,7 +336,7 @@ async def test_trace_contains_no_personal_data(tmp_path: Path) -> None:
             "batch"
         ]["id"]
         (payment,) = await load_payment_ids(operated_gateway.gateway, batch)
-        change = {"sourceAmount": "6.00", "memo": "thank you too"}
+        change = {"sourceAmount": "7321.00", "memo": "thank you too"}
         await request_successfully(
             operated_gateway.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change
         )
@@ -352,7 +352,7 @@ async def test_trace_contains_no_personal_data(tmp_path: Path) -> None:
                     "thank",
                     "example.com",
                     "main street",
-                    "6.00",
+                    "7321.00",
                 ):
                     assert personal_value not in output
         in_doubt_output = (
