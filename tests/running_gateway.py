@@ -15,29 +15,20 @@ import aiohttp
 
 from gateway.config.settings import Settings
 from gateway.observability import logs
-from gateway.operator import operation_closing
 from gateway.server.app import RunningGateway, run_gateway
 from gateway.server.process import install_shutdown_event
 from gateway.upstream.clock import ServiceClock
-from gateway.writes import outcome_policy, reconciler
+from gateway.writes import outcome_policy
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS
 from tests.openapi_document import build_openapi_document
 from tests.state import ENVIRONMENT, KEY, import_api_keys
 
 _SHORT_SECONDS = {
-    (outcome_policy, "CONFIRMATION_PAUSE_SECONDS"): 0.25,
-    (outcome_policy, "MAX_PAGE_AGE_SECONDS"): 0.25,
-    (outcome_policy, "MAX_UNREADABLE_PAUSE_SECONDS"): 1.0,
-    (reconciler, "SWEEP_SECONDS"): 0.25,
-    (operation_closing, "RETRY_SECONDS"): 0.1,
+    "CONFIRMATION_PAUSE_SECONDS": 0.25,
+    "MAX_PAGE_AGE_SECONDS": 0.25,
+    "MAX_UNREADABLE_PAUSE_SECONDS": 1.0,
 }
-_PRODUCT_SECONDS = {place: getattr(*place) for place in _SHORT_SECONDS}
-
-
-def _replace_seconds(old: Mapping[Any, float], new: Mapping[Any, float]) -> None:
-    for place, seconds in old.items():
-        if getattr(*place) == seconds:  # a test may have set another value
-            setattr(*place, new[place])
+_PRODUCT_SECONDS = {name: getattr(outcome_policy, name) for name in _SHORT_SECONDS}
 
 
 @dataclass(slots=True)
@@ -121,16 +112,18 @@ _shortened: list[None] = []
 
 
 @contextmanager
-def shorten_reconciler_pauses() -> Iterator[None]:
-    """Shortens pauses, of which one is seven seconds; the simulation has the real ones."""
+def shorten_reading_pauses() -> Iterator[None]:
+    """Shortens the pauses between reads, of which one is seven seconds; the simulation has the real ones."""
     _shortened.append(None)
-    _replace_seconds(_PRODUCT_SECONDS, _SHORT_SECONDS)
+    for name, seconds in _SHORT_SECONDS.items():
+        setattr(outcome_policy, name, seconds)
     try:
         yield
     finally:
         _shortened.pop()
         if not _shortened:
-            _replace_seconds(_SHORT_SECONDS, _PRODUCT_SECONDS)
+            for name, seconds in _PRODUCT_SECONDS.items():
+                setattr(outcome_policy, name, seconds)
 
 
 @asynccontextmanager
@@ -145,7 +138,7 @@ async def open_gateway(
     settings = build_settings(folder, base_url, **sections)
     await import_api_keys(settings, [KEY])
     gateway_context = run_gateway(settings, **build_clocks(monotonic), lease_seconds=lease_seconds)
-    with shorten_reconciler_pauses():
+    with shorten_reading_pauses():
         async with gateway_context as running, aiohttp.ClientSession() as session:
             yield GatewayUnderTest(running, settings, session)
 

@@ -25,7 +25,7 @@ from tests.running_gateway import (
     build_clocks,
     build_settings,
     import_api_keys,
-    shorten_reconciler_pauses,
+    shorten_reading_pauses,
 )
 from tests.signed_requests import (
     SigningClient,
@@ -71,7 +71,7 @@ async def open_gateway_with_clocks(folder: Path) -> AsyncIterator[GatewayWithClo
     async with open_recording_service(Service(seed=1)) as recorder:
         settings = build_settings(folder, recorder.url, upstream={"timeout_seconds": 1})
         await import_api_keys(settings, [KEY])
-        with shorten_reconciler_pauses():
+        with shorten_reading_pauses():
             async with (
                 run_gateway(settings, **build_clocks(monotonic_clock, wall_clock)) as running,
                 aiohttp.ClientSession() as session,

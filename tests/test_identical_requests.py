@@ -17,10 +17,12 @@ from gateway.config.settings import State
 from gateway.writes import idempotency, reconciler
 from gateway.writes.idempotency import IdempotencyGuard
 from tests.gateway.storage import conftest
+from tests.operator_commands import wait_until_async
 from tests.payouts import create_recipient
 from tests.running_gateway import KEY, GatewayResponse, GatewayUnderTest, open_gateway
 from tests.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from tests.sockets import open_connection, wait_until
+from tests.state import count_operations_by_state
 
 database, postgres = conftest.database, conftest.postgres
 
@@ -256,11 +258,18 @@ async def test_request_whose_body_stalls_joins_one_that_is_replayed_meanwhile(
     gateways: TwoGateways, *, at_first: bool
 ) -> None:
     """It came while the first attempt was answered and not delivered, as the other retry did."""
+    answer = asyncio.Event()
+    gateways.service.faults[:] = [Fault("POST", "/v1/batches", answer_after=answer)]
     sending = asyncio.ensure_future(gateways.create_batch(gateways.first))
     await wait_until(lambda: gateways.count_created() == 1)
     sending.cancel()
-    await asyncio.sleep(DELAY_SECONDS + 0.5)
-    gateways.service.faults.clear()
+    await asyncio.sleep(0.5)
+    answer.set()
+
+    async def is_done() -> bool:
+        return (await count_operations_by_state(gateways.first.settings))["done"] == 1
+
+    await wait_until_async(is_done)
     response = await _create_batch_while_a_body_stalls(gateways, at_first=at_first)
     assert response.headers["Idempotent-Replayed"] == "true"
     assert gateways.count_created() == 1

@@ -324,7 +324,10 @@ async def wait_until_in_flight(setup: OperatedGateway) -> None:
 # Gauges of the database
 
 
-async def test_write_in_doubt_and_its_age_are_reported(tmp_path: Path) -> None:
+async def test_write_in_doubt_and_its_age_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.writes.reconciler.SWEEP_SECONDS", 3600.0)  # it stays in doubt
     async with open_operated_gateway(tmp_path, inferred=False) as setup:
         await lose_batch_create(setup)
         early_scrape = await scrape_gateway(setup.gateway)

@@ -904,9 +904,10 @@ async def test_verdict_that_a_start_happened_can_be_corrected(
 
         setup.add_fault("POST", "/v1/batches/*/start-processing", close="before")
         assert await start() == 500
-        await setup.age_sent_writes()
+        # Before the gateway could find out itself that it did not happen.
         (write,) = await list_in_doubt()
         await setup.run_command("writes", "settle", write["write"], "--happened", "--yes")
+        await setup.age_sent_writes()
         await wait_until_async(is_contradicted)
         assert await start() == 500
         await setup.run_command("writes", "settle", write["write"], "--did-not-happen", "--yes")
@@ -948,7 +949,8 @@ async def test_legacy_edit_waits_only_for_earlier_signed_writes(
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         path = f"/batches/{upstream}/payments"
         (payment,) = await load_payment_ids(gateway, batch)
-        simulator.service.faults.append(Fault("POST", f"/v1{path}", answer_delay=3))
+        answer = asyncio.Event()
+        simulator.service.faults.append(Fault("POST", f"/v1{path}", answer_after=answer))
         pending_start = asyncio.ensure_future(
             add_signed_payment(gateway, upstream, recipient, "6.00")
         )
@@ -959,7 +961,13 @@ async def test_legacy_edit_waits_only_for_earlier_signed_writes(
             return (await load_batch_state(gateway, upstream)).get("phase") == "editing"
 
         await wait_until_async(is_taken)
-        last = await add_signed_payment(gateway, upstream, recipient, "8.00")
+        pending_last = asyncio.ensure_future(
+            add_signed_payment(gateway, upstream, recipient, "8.00")
+        )
+        await asyncio.sleep(0.3)
+        assert not pending_edit.done()
+        answer.set()
+        last = await pending_last
         # Where the service has no such edit, the batch is a draft after it.
         expected = (200, 200) if inferred else (200, 400)
         assert (await pending_start).status == 200
@@ -977,7 +985,8 @@ async def test_signed_and_legacy_additions_do_not_wait_for_each_other(tmp_path: 
     ):
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         path = f"/batches/{upstream}/payments"
-        fault = Fault("POST", f"/v1{path}", answer_delay=3, times=2)
+        answer = asyncio.Event()
+        fault = Fault("POST", f"/v1{path}", answer_after=answer, times=2)
         simulator.service.faults.append(fault)
         payment = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
         additions = (
@@ -991,6 +1000,7 @@ async def test_signed_and_legacy_additions_do_not_wait_for_each_other(tmp_path: 
             pending.append(asyncio.ensure_future(addition))
             await wait_until(lambda: len(payments) == 1 + len(pending))
         assert not any(addition.done() for addition in pending)
+        answer.set()
         assert [(await addition).status for addition in pending] == [200, 200]
 
 

@@ -323,7 +323,8 @@ async def test_running_change_is_no_finding(tmp_path: Path) -> None:
         batch = await create_batch(
             operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "5.00"
         )
-        operated_gateway.add_fault("POST", "/v1/batches/*/start-processing", delay=6)
+        answer, start = asyncio.Event(), "/v1/batches/*/start-processing"
+        operated_gateway.add_fault("POST", start, answer_after=answer)
         path = f"/v1/batches/{batch}/start-processing"
         start_task = asyncio.ensure_future(operated_gateway.gateway.request("POST", path))
 
@@ -336,6 +337,7 @@ async def test_running_change_is_no_finding(tmp_path: Path) -> None:
         await wait_until_async(is_starting)
         assert (await operated_gateway.run_json_command("reconcile"))["findings"] == []
         assert not start_task.done()
+        answer.set()
         assert (await start_task).status == 200
 
 

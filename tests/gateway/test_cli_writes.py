@@ -159,12 +159,14 @@ async def test_running_write_is_not_listed(tmp_path: Path) -> None:
         batch = await create_batch(
             operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "10.00"
         )
-        operated_gateway.add_fault("POST", "/v1/batches/*/start-processing", delay=4)
+        answer, start = asyncio.Event(), "/v1/batches/*/start-processing"
+        operated_gateway.add_fault("POST", start, answer_after=answer)
         path = f"/v1/batches/{batch}/start-processing"
         start_task = asyncio.ensure_future(operated_gateway.gateway.request("POST", path))
         await wait_until_async(lambda: has_sent_write(operated_gateway))
         assert await list_in_doubt_writes(operated_gateway) == []
-        start_task.cancel()
+        answer.set()
+        assert (await start_task).status == 200
 
 
 def test_every_write_of_current_interface_has_advice() -> None:
@@ -278,9 +280,10 @@ async def test_visible_outcome_overrides_operator_outcome(tmp_path: Path) -> Non
     [(503, "internal_server_error"), (401, "invalid_api_key"), (403, "not_authorized")],
 )
 async def test_outcome_that_cannot_be_checked_yet_is_not_applied(
-    status: int, code: str, tmp_path: Path
+    status: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A retry created another recipient, because of a wrong outcome or of `close` after it."""
+    monkeypatch.setattr("gateway.operator.operation_closing.RETRY_SECONDS", 0.1)
     async with open_operated_gateway(tmp_path) as operated_gateway:
         operated_gateway.add_fault("POST", "/v1/recipients", **RESPONSE_LOST)
         refusal = json.dumps({"ok": False, "errors": [{"code": code, "message": ""}]}).encode()

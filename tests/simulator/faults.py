@@ -1,5 +1,6 @@
 """Faults for tests of clients and proxies of the service, and the requests that it received."""
 
+import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ class Fault:
     It applies `times` times. `*` in a path matches one segment; `*` alone matches any path
     or method. With a `status`, this response replaces the service's, and the operation does not run
     unless `executes` is set. `close` closes the connection before or after the operation runs.
-    `delay` is waited before the operation and `answer_delay` after it, in seconds.
+    `delay` is waited before the operation and `answer_delay` after it, in seconds; `answer_after` too.
     """
 
     method: str
@@ -27,6 +28,7 @@ class Fault:
     close: Literal["before", "after"] | None = None
     delay: float = 0
     answer_delay: float = 0
+    answer_after: asyncio.Event | None = None
     interface: InterfaceName = "current"
     times: int = 1
 

@@ -49,6 +49,8 @@ class RequestHandler(SimulatorRequestHandler):
         # A separate delay, so that a test can cut the connection after the operation was executed.
         if fault.answer_delay:
             await asyncio.sleep(fault.answer_delay)
+        if fault.answer_after is not None:
+            await fault.answer_after.wait()
         if fault.status is not None:
             # After the operation: the response is wrong although the write was executed.
             exchange.status, exchange.response_body = fault.status, fault.body
