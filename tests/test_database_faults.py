@@ -50,6 +50,11 @@ async def lock_database(file: Path, begin: str = "BEGIN EXCLUSIVE") -> AsyncIter
         locking_connection.close()
 
 
+@pytest.fixture(autouse=True)
+def wait_briefly_for_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.storage.sqlite_database.BUSY_SECONDS", 1)
+
+
 FULL_DISK_BYTES = 16 * 1024
 
 

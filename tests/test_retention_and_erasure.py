@@ -232,7 +232,10 @@ async def test_recipient_in_a_draft_is_not_erased(tmp_path: Path) -> None:
         )
 
 
-async def test_recipient_with_a_write_in_doubt_is_not_erased(tmp_path: Path) -> None:
+async def test_recipient_with_a_write_in_doubt_is_not_erased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.operator.retention.UNFINISHED_TIMEOUT_SECONDS", 0.5)
     async with open_operated_gateway(tmp_path, inferred=False) as setup:
         other_recipient = await create_recipient(setup.gateway, "eve")
         await lose_batch_create(setup, other_recipient)

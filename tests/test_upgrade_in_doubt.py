@@ -229,7 +229,9 @@ async def test_batch_is_not_locked_by_an_edit_that_the_new_version_cannot_contin
         monkeypatch.setattr(
             step_records, "fingerprint_step", lambda step: f"changed {fingerprint_step(step)}"
         )
-        async with open_gateway(tmp_path, simulator.url) as gateway:
+        # The retry waits for two timeouts.
+        upstream = {"timeout_seconds": 2}
+        async with open_gateway(tmp_path, simulator.url, upstream=upstream) as gateway:
 
             async def is_closed() -> bool:
                 return not (await count_operations_by_state(settings)).keys() & {IN_DOUBT, RUNNING}

@@ -74,7 +74,10 @@ OTHER_HEADERS: list[tuple[str, ...]] = [
 """Headers that do not hold the token."""
 
 
-async def test_with_token_only_health_is_public(tmp_path: Path) -> None:
+async def test_with_token_only_health_is_public(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.admin.authentication.FAILURE_DELAY_SECONDS", 0)
     async with open_token_protected_gateway(tmp_path, token="yes") as gateway:
 
         async def check_status(path: str, headers: tuple[str, ...], status: int) -> None:

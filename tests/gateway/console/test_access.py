@@ -61,8 +61,9 @@ async def is_frozen(console: ConsoleUnderTest) -> bool:
 
 
 async def test_browser_is_asked_for_the_token_and_program_for_a_bearer_token(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("gateway.admin.authentication.FAILURE_DELAY_SECONDS", 0)
     async with open_token_protected_console(tmp_path) as console:
         async with open_console_client(console.url) as client:
             for path in (

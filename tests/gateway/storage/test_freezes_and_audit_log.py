@@ -88,8 +88,11 @@ async def begin_operations(store: Store, *ids: str) -> OperationRepository:
 # Closed operations
 
 
-async def test_operation_is_closed_despite_concurrent_probe(state: State) -> None:
+async def test_operation_is_closed_despite_concurrent_probe(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A running gateway probes an operation in doubt only briefly; closing waits for that."""
+    monkeypatch.setattr("gateway.operator.operation_closing.RETRY_SECONDS", 0.1)
     id_ = "0123456789ab"
     async with open_store(state) as store:
         operation_repository = await begin_operations(store, id_)

@@ -507,7 +507,10 @@ async def count_unavailable_attempts(attempt: Callable[[], Awaitable[None]]) -> 
             return times
 
 
-async def test_file_locked_by_another_process_is_unavailable(sqlite: State) -> None:
+async def test_file_locked_by_another_process_is_unavailable(
+    sqlite: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.storage.sqlite_database.BUSY_SECONDS", 1)
     async with open_store(sqlite) as store:
         other_connection = sqlite3.connect(extract_sqlite_path(sqlite), isolation_level=None)
         try:
