@@ -28,7 +28,7 @@ from mappings.batch_views import (
 )
 from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
 from mappings.effects import JSON, MAX_PARALLEL_CALLS, CompareAndSet, LoadFacts, SubFlow
-from mappings.failures import Invalid, NoSuchOperation, Refused
+from mappings.failures import NoSuchOperation
 from mappings.lazy_sequences import iterate_chunks
 from mappings.list_filters import Filters, has_matching_payment
 from mappings.matching import Payment
@@ -223,10 +223,7 @@ def _drop_missing_batches(batches: dict[str, Batch]) -> SubFlow:
 
     def drop_if_missing(id_: str, result: Batch | Exception) -> SubFlow:
         yield from ()
-        # A 404 without problems comes from a proxy in front of the service, not from it.
-        if isinstance(result, Invalid) or (
-            isinstance(result, Refused) and is_missing_batch_failure(result) and result.problems
-        ):
+        if isinstance(result, Exception) and is_missing_batch_failure(result):
             del batches[id_]
 
     unlisted_ids = [

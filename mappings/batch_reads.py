@@ -149,7 +149,7 @@ def load_batches(batch_ids: Sequence[str]) -> SubFlow:
 
 def is_missing_batch_failure(failure: Exception) -> bool:
     """Whether a failure says that the batch is deleted, through the gateway or elsewhere."""
-    return isinstance(failure, Invalid) or (isinstance(failure, Refused) and failure.status == 404)
+    return isinstance(failure, Invalid) or (isinstance(failure, Refused) and failure.is_not_found)
 
 
 def _load_stored_batch(

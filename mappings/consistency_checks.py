@@ -61,7 +61,7 @@ def find_batch_differences(batch_id: str, now: str, *, is_busy: bool) -> Flow:
     except Invalid:  # deleted since
         return _build_differences_answer()
     except Refused as refused:
-        if refused.status != 404:
+        if not refused.is_not_found:
             raise
         return _build_differences_answer(
             *stuck_differences, _build_difference("missing", "the service does not have it")

@@ -155,7 +155,7 @@ class _LegacyBatch:
         try:
             rows = yield from load_all_rows(f"/recipients/{payee}/payments", "payments")
         except Refused as refused:
-            if refused.status != 404:
+            if not refused.is_not_found:
                 raise
             return []
         batches = (payment.get("batch") or {} for payment in rows.values())

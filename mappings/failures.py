@@ -104,6 +104,14 @@ class Refused(Failure):
         self.field_map = field_map or {}
         self.retry_after = retry_after
 
+    @property
+    def is_not_found(self) -> bool:
+        """Whether the service itself says that an object does not exist.
+
+        A 404 without its error may come from a page that stands in its place, and proves nothing.
+        """
+        return self.status == 404 and bool(self.problems)
+
     def has_field_problem(self, code: str, field: str) -> bool:
         """Whether the refusal reports this code for this field, by the current field name."""
         # Services name a field with or without the path to it.
@@ -212,5 +220,6 @@ class UndoPending(Unknown):
 def is_retryable_read_failure(failure: Failure) -> bool:
     """Whether a read that failed this way may succeed later: it says nothing about the object."""
     if isinstance(failure, Refused):
-        return failure.status >= 500 or failure.status == 429
+        # Without the service's error, it is from a page that stands in the service's place.
+        return failure.status >= 500 or failure.status == 429 or not failure.problems
     return isinstance(failure, Unreachable)

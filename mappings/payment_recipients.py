@@ -255,7 +255,7 @@ def add_recipients_of_draft_payments(
     """
 
     def select_details(answer: Any) -> JSON:
-        if isinstance(answer, Refused) and answer.status == 404:
+        if isinstance(answer, Refused) and answer.is_not_found:
             return None
         if isinstance(answer, Exception):
             raise answer

@@ -132,8 +132,7 @@ def build_recipients_deletion_outcome_rule(*ids: str) -> OutcomeRule:
 
 def _is_recipient_deletion_shown(answer: Any) -> bool | None:
     if isinstance(answer, Refused):
-        # A page that stands in the service's place proves nothing.
-        return True if answer.status == 404 and answer.problems else None
+        return True if answer.is_not_found else None
     if isinstance(answer, Exception):
         return None
     return bool(answer["recipient"].get("status") == "archived")

@@ -69,7 +69,7 @@ def require_not_started_elsewhere(facts: Facts) -> SubFlow:
     for ids in iterate_chunks(superseded_ids, SUMMARIES_PER_CHUNK):
         summaries = yield Parallel([Call("GET", SUMMARY_PATH.format(id=id_)) for id_ in ids])
         for summary in summaries:
-            if isinstance(summary, Refused) and summary.status == 404 and summary.problems:
+            if isinstance(summary, Refused) and summary.is_not_found:
                 continue  # nobody can start a batch that is deleted
             if isinstance(summary, Exception):
                 raise summary

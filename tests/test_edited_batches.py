@@ -123,6 +123,22 @@ async def test_batch_with_unlisted_payments_is_edited(
         ]
 
 
+async def test_page_of_a_proxy_does_not_say_that_a_recipient_does_not_exist(tmp_path: Path) -> None:
+    service = Service(seed=1, options=ServiceOptions(inferred=False, processing_seconds=60))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        path = f"/batches/{batch}/payments"
+        (payment,) = await load_payment_ids(gateway, batch)
+        await request_successfully(gateway, "PATCH", f"{path}/{payment}", {"sourceAmount": "5.50"})
+        service.faults.append(Fault("GET", "/v1/recipients/*", status=404, times=50))
+        body = {"recipient": {"id": recipient}, "sourceAmount": "6.00"}
+        assert (await gateway.request("POST", f"/v1{path}", body)).status == 500
+        service.faults.clear()
+        await request_successfully(gateway, "POST", path, body)
+        assert len(await load_payment_ids(gateway, batch)) == 2
+
+
 async def test_batch_with_unknown_payees_is_not_edited_but_started(
     tmp_path: Path,
 ) -> None:

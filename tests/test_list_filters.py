@@ -283,14 +283,15 @@ async def test_date_filters_include_whole_days(gateway_and_service: GatewayAndSe
     assert await gateway_and_service.list_all("/payments", startDate=day, endDate=day) == rows
 
 
+@pytest.mark.parametrize("status", [503, 404], ids=["error", "page of a proxy"])
 async def test_partly_unreadable_list_is_an_internal_error(
-    gateway_and_service: GatewayAndService,
+    gateway_and_service: GatewayAndService, status: int
 ) -> None:
     await list_when_complete(gateway_and_service, "/batches")
     id_ = [*gateway_and_service.service.find_or_create_tenant().batches][-1]
     for query in ("country=US", "status=pending&recipient=ada@example.com"):
         for path in ("/batches", "/payments"):
-            fault = Fault("GET", f"/v1/batch/{id_}/summary", status=503, times=50)
+            fault = Fault("GET", f"/v1/batch/{id_}/summary", status=status, times=50)
             gateway_and_service.service.faults.append(fault)
             response = await gateway_and_service.gateway.request("GET", f"/v1{path}?{query}")
             gateway_and_service.service.faults.remove(fault)

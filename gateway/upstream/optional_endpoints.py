@@ -225,8 +225,8 @@ async def _require_object_exists(call: Call, refusal: Refused, send: SendCall) -
         body = await send(probe_call)
     except Failure as failure:
         if isinstance(failure, Refused):
-            if batch and failure.status == 404 and failure.problems:
-                raise refusal from None  # an error of the service itself, not a proxy's page
+            if batch and failure.is_not_found:
+                raise refusal from None
             # Says something about the credentials or the limit, not about the object.
             if failure.status in (401, 403, 429):
                 raise

@@ -439,16 +439,19 @@ async def test_draft_is_not_compared(tmp_path: Path) -> None:
 # Objects that could not be read.
 
 
-async def test_unreadable_object_is_reported_and_rest_is_compared(tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [500, 404], ids=["error", "page of a proxy"])
+async def test_unreadable_object_is_reported_and_rest_is_compared(
+    tmp_path: Path, status: int
+) -> None:
     async with open_operated_gateway(tmp_path) as operated_gateway:
         recipient = await create_recipient(operated_gateway.gateway)
         for amount in ("5.00", "6.00"):
             await create_batch(operated_gateway.gateway, recipient, amount)
-        operated_gateway.add_fault("GET", "/v1/batch/*/summary", status=500)
+        operated_gateway.add_fault("GET", "/v1/batch/*/summary", status=status)
         report = await operated_gateway.run_json_command("reconcile", code=2)
         assert (report["complete"], len(report["unreadable"])) == (False, 1)
         assert report["compared"]["batches"] == 1
-        assert "(refused, status 500)" in report["unreadable"][0]["says"]
+        assert f"(refused, status {status})" in report["unreadable"][0]["says"]
 
 
 async def test_refused_credentials_are_not_reported_as_unreachable_service(
