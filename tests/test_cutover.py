@@ -594,6 +594,17 @@ async def test_deleted_legacy_batch_is_no_longer_bound(
         assert (await setup.run_json_command("modes", "list"))["begun_at_legacy"] == []
 
 
+async def test_page_of_a_proxy_does_not_say_that_a_legacy_batch_is_deleted(tmp_path: Path) -> None:
+    """Otherwise it would be started at both services."""
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
+        await setup.set_mode("forward")
+        await create_batch(setup.gateway, await create_recipient(setup.gateway), "1.00")
+        (report,) = (await setup.run_json_command("modes", "list"))["begun_at_legacy"]
+        setup.add_legacy_fault("GET", "*", status=404, body=b"<html>", times=99)
+        assert "cannot be read: status 404" in await run_refused_import(setup)
+        assert (await setup.run_json_command("modes", "list"))["begun_at_legacy"] == [report]
+
+
 async def create_signed_batch(setup: GatewayBetween, port: int) -> str:
     """Creates a batch by a signed request to the gateway or to the service, at its port."""
     await create_recipient(setup.gateway)

@@ -82,14 +82,12 @@ class LegacyReader:
                 reason = str(lost)
                 await asyncio.sleep(pause)
                 continue
-            if (
-                status == 200
-                and (body := json_codec.loads_object(data))
-                and body.get("ok") is not False
-            ):
+            body = json_codec.loads_object(data) or {}
+            if status == 200 and body and body.get("ok") is not False:
                 return body
-            # Not an error: the object may have been deleted since it was listed.
-            if status == 404:
+            # Not a failure: the object may have been deleted since it was listed. A 404 without the
+            # service's error, as of a proxy's page, does not say so.
+            if status == 404 and body.get("errors"):
                 return None
             if status in (401, 403):
                 raise LegacyReadFailed(f"it refuses the API key (status {status})")
