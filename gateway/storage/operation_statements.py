@@ -54,7 +54,6 @@ IS_UNREAD_ANSWER = text(UNREAD_ANSWER_CONDITION)
 """Conditions in the exact text of the partial indexes: otherwise a database would read the whole
 table, which only grows."""
 
-
 TENANT_COLUMNS = ("merchant", "environment")
 SUMMARY_COLUMNS = tuple(
     column.name for column in operations.c if column.name not in ("request", "number", "repetition")
@@ -80,8 +79,6 @@ HAS_ANY_IDEMPOTENCY_KEY = text(HAS_IDEMPOTENCY_KEY_CONDITION)
 HAS_IDEMPOTENCY_KEY = and_(
     operations.c.key_id == bindparam("key_id"), operations.c.idempotency == bindparam("idempotency")
 )
-
-
 HAS_FINGERPRINT = operations.c.fingerprint == bindparam("fingerprint")
 
 
@@ -91,12 +88,18 @@ def _build_related_operations_query(names_object: ColumnElement[bool]) -> Any:
     They are open ones with the same request, unfinished ones that name one of its objects, and one
     with its Idempotency-Key; some more than once.
     """
-    named = select(operation_objects.c.operation_id).where(
-        build_tenant_condition(operation_objects),
-        names_object,
-        operation_objects.c.operation_id == operations.c.id,
+    # Not with EXISTS, for which PostgreSQL would read all operations that ever named the object.
+    named = (
+        select(operation_objects.c.operation_id)
+        .where(
+            build_tenant_condition(operation_objects),
+            names_object,
+            operation_objects.c.operation_id == operations.c.id,
+        )
+        .limit(literal_column("1"))
+        .scalar_subquery()
     )
-    concerns = or_(HAS_FINGERPRINT, and_(UNFINISHED, named.exists()))
+    concerns = or_(HAS_FINGERPRINT, and_(UNFINISHED, named.is_not(None)))
     alternatives = (and_(IS_OPEN_OPERATION, concerns), *_build_overlap_conditions())
     conditions = [and_(build_tenant_condition(operations), each) for each in alternatives]
     summary = select(*(operations.c[name] for name in SUMMARY_COLUMNS))
