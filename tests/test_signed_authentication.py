@@ -315,6 +315,8 @@ async def test_credentials_select_the_interface(tmp_path: Path) -> None:
         ["X-API-Key: nobody"],
         ["Authorization: Bearer svcsign"],
         ["Authorization: svcsigned x"],
+        ["Authorization: svcsign,x"],
+        ["Authorization: svcsign:x"],
         ["X-Authorization: svcsign x"],
         ["X-SVC-Timestamp: 1"],
     ],

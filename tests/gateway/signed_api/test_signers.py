@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.auth.key_rows import load_listed_keys, replace_credentials, revoke_key
+from gateway.auth.key_rows import replace_credentials
 from gateway.auth.keys import ApiKeyStore
 from gateway.auth.signing import Credentials
 from gateway.config.settings import State
@@ -28,12 +28,6 @@ def build_key_line(api_key: str = "one", merchant: str = "acme", **changes: Any)
     }
     first = {"merchant": merchant, "environment": "live", "api_key": api_key, "name": api_key}
     return {**first, **service_credentials, **changes}
-
-
-async def revoke_by_name(store: Store, name: str) -> None:
-    await revoke_key(
-        store, next(key.id for key in await load_listed_keys(store) if key.name == name)
-    )
 
 
 @pytest.fixture
@@ -75,28 +69,6 @@ def queries(store: Store) -> Iterator[list[Any]]:
         yield statements
 
 
-def describe_signer(signer: Signer) -> tuple[Tenant, Credentials]:
-    return signer.tenant, signer.credentials
-
-
-async def test_signer_is_found_with_credentials_and_tenant(signers: SignerStore) -> None:
-    (signer,) = await signers.find_signers("access-acme")
-    assert describe_signer(signer) == (ACME, Credentials("access-acme", "secret-of-acme"))
-    assert not signer.is_revoked
-    assert await signers.find_signers("access-bolt") == ()
-
-
-async def test_access_key_is_found_in_each_environment(store: Store, signers: SignerStore) -> None:
-    sandbox_key = build_key_line("two", "bolt", environment="sandbox", access_key="access-acme")
-    await import_keys_into(store, sandbox_key)
-    live_signer, sandbox_signer = await signers.find_signers("access-acme")
-    assert describe_signer(live_signer) == (ACME, Credentials("access-acme", "secret-of-acme"))
-    assert describe_signer(sandbox_signer) == (
-        Tenant("bolt", "sandbox"),
-        Credentials("access-acme", "secret-of-bolt"),
-    )
-
-
 async def test_known_signer_costs_one_query_for_any_number_of_callers(
     signers: SignerStore, queries: list[Any]
 ) -> None:
@@ -128,32 +100,20 @@ async def test_cancelled_caller_does_not_cancel_lookup_for_others(
 
 # Addresses.
 
-FIRST_NETWORK, SECOND_NETWORK = "10.0.0.0/8", "192.0.2.0/24"
+FIRST_NETWORK = "10.0.0.0/8"
 
 
 def admits_address(signer: Signer, address: str) -> bool:
     return signer.admits(ipaddress.ip_address(address))
 
 
-async def test_address_is_admitted_by_any_active_key(
-    store: Store, signers: SignerStore, keyring: ApiKeyStore
-) -> None:
-    await import_keys_into(
-        store,
-        build_key_line("a", "bolt", allowed_ips=[FIRST_NETWORK]),
-        build_key_line("b", "bolt", allowed_ips=[SECOND_NETWORK, "::ffff:198.51.100.0/120"]),
-    )
+async def test_mapped_network_admits_its_ipv4_addresses(store: Store, signers: SignerStore) -> None:
+    line = build_key_line("b", "bolt", allowed_ips=[FIRST_NETWORK, "::ffff:198.51.100.0/120"])
+    await import_keys_into(store, line)
     (signer,) = await signers.find_signers("access-bolt")
-    assert admits_address(signer, "10.1.2.3")
-    assert admits_address(signer, "192.0.2.7")
     assert admits_address(signer, "198.51.100.7")
     assert not admits_address(signer, "203.0.113.1")
     assert not signer.admits(None)
-    await revoke_by_name(store, "b")
-    await keyring.refresh()
-    (signer,) = await signers.find_signers("access-bolt")
-    assert admits_address(signer, "10.1.2.3")
-    assert not admits_address(signer, "192.0.2.7")
 
 
 async def test_key_without_address_list_admits_every_address(
@@ -166,31 +126,6 @@ async def test_key_without_address_list_admits_every_address(
 
 
 # Changes.
-
-
-async def test_credentials_with_only_revoked_keys_are_revoked(
-    store: Store, signers: SignerStore, keyring: ApiKeyStore
-) -> None:
-    await import_keys_into(store, build_key_line("two"))
-    for name, is_revoked in (("one", False), ("two", True)):
-        await signers.find_signers("access-acme")
-        await revoke_by_name(store, name)
-        await keyring.refresh()
-        (signer,) = await signers.find_signers("access-acme")
-        assert signer.is_revoked == is_revoked
-    assert not signer.admits(None)
-
-
-async def test_rotated_credentials_are_found_by_new_access_key_only(
-    store: Store, signers: SignerStore, keyring: ApiKeyStore
-) -> None:
-    assert await signers.find_signers("access-acme")
-    assert await signers.find_signers("new") == ()
-    await replace_credentials(store, ACME, Credentials("new", "newer"))
-    await keyring.refresh()
-    assert await signers.find_signers("access-acme") == ()
-    (signer,) = await signers.find_signers("new")
-    assert describe_signer(signer) == (ACME, Credentials("new", "newer"))
 
 
 async def test_new_secret_of_same_access_key_takes_effect(
