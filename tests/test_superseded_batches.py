@@ -304,36 +304,32 @@ def check_response(draft: ChangedBatch, change: BatchRequest, response: GatewayR
         change.apply(draft)
 
 
-@pytest.mark.parametrize(
-    ("first_name", "second_name"),
-    [
+CONCURRENT_REQUESTS = {
+    "legacy": [
         ("start", "remove"),
         ("start", "delete"),
         ("quote", "add"),
-        ("summary", "change"),
         ("add", "remove"),
         ("delete", "add"),
-        # The simulation draws no deletion beside a signed request, and no signed quote.
-        ("signed start", "remove"),
-        ("signed start", "delete"),
-        ("signed quote", "remove"),
-        ("signed quote", "delete"),
-        ("signed add", "remove"),
-        ("signed add", "delete"),
     ],
-)
+    # The simulation draws no deletion beside a signed request, and no signed quote.
+    "signed": [(first, second) for first in SIGNED_REQUESTS for second in ("remove", "delete")],
+}
+
+
+@pytest.mark.parametrize("interface", CONCURRENT_REQUESTS)
 async def test_change_during_an_upstream_call_of_another_request(
     postgres: State,  # noqa: F811
-    first_name: str,
-    second_name: str,
+    interface: str,
     tmp_path: Path,
 ) -> None:
     """Each answer to the first process is delayed until the second one's change is done or waits."""
     async with open_pair(tmp_path, postgres, lists=False) as pair:
-        for number in itertools.count():
-            if not await _run_concurrently(pair, first_name, second_name, number):
-                break
-        assert number > 0
+        for names in CONCURRENT_REQUESTS[interface]:
+            for number in itertools.count():
+                if not await _run_concurrently(pair, *names, number):
+                    break
+            assert number > 0, names
 
 
 async def _run_concurrently(
@@ -452,15 +448,13 @@ async def test_change_while_another_process_is_paused(
             await check_payout(draft)
 
 
-@pytest.mark.parametrize("first_name", SIGNED_REQUESTS)
 async def test_change_while_a_signed_write_is_paused(
     postgres: State,  # noqa: F811
-    first_name: str,
     tmp_path: Path,
 ) -> None:
     """The pause is timed, because no earlier upstream call precedes a signed write."""
     async with open_pair(tmp_path, postgres, lists=False) as pair:
-        for milliseconds in range(0, 14, 3):
+        for first_name, milliseconds in itertools.product(SIGNED_REQUESTS, range(0, 14, 3)):
             draft = await prepare_batch(pair, first_name)
             first_task = asyncio.ensure_future(FIRST_REQUESTS[first_name].send(pair.first, draft))
             await asyncio.sleep(milliseconds / 1000)
