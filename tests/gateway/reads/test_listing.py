@@ -99,18 +99,6 @@ def list_numbers(result: ListPage) -> list[int]:
 # One call
 
 
-async def test_query_that_service_supports_is_forwarded() -> None:
-    in_memory_list = InMemoryList(build_rows(25))
-    query = {"page": "2", "pageSize": "10", "orderBy": "name"}
-    result = await in_memory_list.query(build_query(page=2, page_size=10, native_query=query))
-    assert in_memory_list.calls == [Call("GET", PATH, query=query)]
-    assert (list_numbers(result), result.meta["pages"], result.meta["records"]) == (
-        list(range(10, 20)),
-        3,
-        25,
-    )
-
-
 async def test_counts_of_service_override_requested_page_size() -> None:
     in_memory_list = InMemoryList(build_rows(25), max_page_size=5)
     result = await in_memory_list.query(
@@ -121,20 +109,6 @@ async def test_counts_of_service_override_requested_page_size() -> None:
         5,
         25,
     )
-
-
-async def test_page_past_the_end_is_empty_even_if_service_repeats_last_page() -> None:
-    in_memory_list = InMemoryList(build_rows(25))
-
-    async def repeat_last_page(call: Call) -> Any:
-        last_page_query = {**call.query, "page": str(min(int(call.query["page"]), 3))}
-        return await in_memory_list.answer_call(structs.replace(call, query=last_page_query))
-
-    query = {"page": "9", "pageSize": "10"}
-    result = await build_reader().query(
-        build_query(page=9, page_size=10, native_query=query), repeat_last_page, TENANT
-    )
-    assert (list(result.rows), result.meta["pages"], result.meta["records"]) == ([], 3, 25)
 
 
 @pytest.mark.parametrize("page", [1, 2, 3])
@@ -154,18 +128,6 @@ async def test_page_that_service_numbers_differently_is_not_empty(page: int) -> 
 
 
 # Scans
-
-
-async def test_scan_reads_large_pages_by_creation_date_with_narrowing_filters() -> None:
-    in_memory_list = InMemoryList(build_rows(PAGE_SIZE + 1))
-    await in_memory_list.query(build_query(is_indexed=True, prefilter={"country": "US"}))
-    sorting = {"orderBy": "createdAt", "sortBy": "asc"}
-    queries = [dict(call.query) for call in in_memory_list.calls]
-    for number in ("1", "2"):
-        page = {"page": number, "pageSize": str(PAGE_SIZE), "country": "US", **sorting}
-        assert page in queries
-        queries = [query for query in queries if query != page]
-    assert queries == []
 
 
 @pytest.mark.parametrize("n", [0, 1, PAGE_SIZE - 1, PAGE_SIZE, PAGE_SIZE + 1, 5 * PAGE_SIZE + 3])
@@ -197,11 +159,6 @@ async def test_ties_are_ordered_by_ascending_id_in_both_directions(descending: b
     )
 
 
-async def test_page_past_the_end_of_scan_is_empty_with_total_counts() -> None:
-    result = await InMemoryList(build_rows(12)).query(build_query(page=7, page_size=5))
-    assert (list(result.rows), result.meta["pages"], result.meta["records"]) == ([], 3, 12)
-
-
 async def test_scan_follows_page_size_of_service() -> None:
     in_memory_list = InMemoryList(build_rows(95), max_page_size=10)
     assert list_numbers(await in_memory_list.query(build_query())) == list(range(95))
@@ -214,15 +171,6 @@ async def test_pages_are_read_concurrently_up_to_limit() -> None:
     in_memory_list = InMemoryList(build_rows(300), max_page_size=10)
     await in_memory_list.query(build_query())
     assert in_memory_list.max_concurrent_calls == MAX_PARALLEL_PAGES
-
-
-async def test_counts_may_be_strings() -> None:
-    in_memory_list = InMemoryList(
-        build_rows(30),
-        max_page_size=7,
-        meta=lambda meta: {name: str(count) for name, count in meta.items()},
-    )
-    assert list_numbers(await in_memory_list.query(build_query())) == list(range(30))
 
 
 @pytest.mark.parametrize("n", [0, 1, 30])
@@ -243,19 +191,6 @@ async def test_without_counts_pages_are_read_until_one_has_no_new_row() -> None:
     assert list_numbers(
         await build_reader().query(build_query(), repeat_last_page, TENANT)
     ) == list(range(30))
-
-
-async def test_refused_page_size_falls_back_to_service_default() -> None:
-    in_memory_list = InMemoryList(build_rows(35))
-
-    async def refuse_page_size(call: Call) -> Any:
-        if "pageSize" in call.query:
-            raise Refused(400, [Problem("invalid_field", "Too many.", "pageSize")])
-        return await in_memory_list.answer_call(call)
-
-    assert list_numbers(
-        await build_reader().query(build_query(), refuse_page_size, TENANT)
-    ) == list(range(35))
 
 
 # Failures
