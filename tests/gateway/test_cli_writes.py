@@ -57,6 +57,12 @@ RECIPIENT_BODY = {
 }
 
 
+@pytest.fixture(autouse=True)
+def close_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test here closes an operation that the gateway could still end itself."""
+    monkeypatch.setattr("gateway.operator.operation_closing.RETRY_SECONDS", 0.1)
+
+
 async def list_in_doubt_writes(operated_gateway: OperatedGateway) -> list[dict[str, Any]]:
     return (await operated_gateway.run_json_command("writes", "unsettled"))["writes"]
 
@@ -280,10 +286,9 @@ async def test_visible_outcome_overrides_operator_outcome(tmp_path: Path) -> Non
     [(503, "internal_server_error"), (401, "invalid_api_key"), (403, "not_authorized")],
 )
 async def test_outcome_that_cannot_be_checked_yet_is_not_applied(
-    status: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    status: int, code: str, tmp_path: Path
 ) -> None:
     """A retry created another recipient, because of a wrong outcome or of `close` after it."""
-    monkeypatch.setattr("gateway.operator.operation_closing.RETRY_SECONDS", 0.1)
     async with open_operated_gateway(tmp_path) as operated_gateway:
         operated_gateway.add_fault("POST", "/v1/recipients", **RESPONSE_LOST)
         refusal = json.dumps({"ok": False, "errors": [{"code": code, "message": ""}]}).encode()
