@@ -24,11 +24,7 @@ BODY_BYTES = 4096
 API_KEY = KEY["api_key"]
 PATH = b"/v1/recipients"
 WITH_KEY = b"Host: gateway\r\nX-API-Key: " + API_KEY.encode() + b"\r\n"
-VALID_RECIPIENT = b'{"type":"individual","firstName":"A","lastName":"B","email":"a@example.com"}'
 CHUNKED = WITH_KEY + b"Transfer-Encoding: chunked\r\n"
-
-CLOSED_WITHOUT_ANSWER = None
-"""The connection is closed without an answer."""
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
