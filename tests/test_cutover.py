@@ -725,6 +725,7 @@ async def test_unreadable_object_is_reported_and_the_others_are_imported(
 
 MALFORMED_BATCHES = (
     b"{}",
+    b"null",
     b'"none"',
     b'{"id":"B-1","payments":[{}]}',
     b'{"id":"B-1","status":"open","payments":{"payments":[{"memo":"m"}]}}',

@@ -166,9 +166,10 @@ class CutoverImport:
 
     async def _import_recipient(self, row: JSON) -> None:
         if "payout" not in row:  # a list may omit fields
-            answer = await self.reads.fetch_object(f"/recipients/{row['id']}") or {}
-            if (row := answer.get("recipient")) is None:
+            answer = await self.reads.fetch_object(f"/recipients/{row['id']}")
+            if answer is None:
                 return  # deleted meanwhile
+            row = answer["recipient"]
         legacy_id = str(row["id"])
         ids = await self._load_current_ids_by_legacy_id([legacy_id])
         row_with_current_id = {**row, "id": ids.get(legacy_id, legacy_id)}
@@ -199,9 +200,10 @@ class CutoverImport:
     async def _import_batch(self, row: JSON, *, listed_batches: Sequence[JSON] | None) -> None:
         legacy_id = str(row["id"])
         self._listed_batch_ids.add(legacy_id)
-        batch = (await self.reads.fetch_object(f"/batches/{legacy_id}") or {}).get("batch")
-        if batch is None:
+        answer = await self.reads.fetch_object(f"/batches/{legacy_id}")
+        if answer is None:
             return  # deleted meanwhile
+        batch = answer["batch"]
         payments = await self._fetch_payments_of_batch(legacy_id, batch)
         ids = {legacy_id, *(str(payment["id"]) for payment in payments)}
         ids |= {str((payment.get("recipient") or {}).get("id")) for payment in payments}
