@@ -793,13 +793,21 @@ async def test_list_without_meta_is_read_until_nothing_is_new() -> None:
     assert len(requested_paths) == 2
 
 
-async def test_unreadable_list_is_an_error_and_not_an_empty_list(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (200, b'{"ok":true,"data":[]}', "it answers without a list of recipients"),
+        (404, b'{"ok":false,"errors":[{"code":"not_found","message":"n"}]}', "status 404"),
+    ],
+)
+async def test_unreadable_list_is_an_error_and_not_an_empty_list(
+    status: int, body: bytes, expected: str, tmp_path: Path
+) -> None:
     async with open_gateway_between(tmp_path) as setup:
         await create_recipient_at_legacy(setup, "plain")
-        unreadable = b'{"ok":true,"data":[]}'
-        setup.add_legacy_fault("GET", "/v1/recipients", status=200, body=unreadable, times=99)
+        setup.add_legacy_fault("GET", "/v1/recipients", status=status, body=body, times=99)
         output = await run_refused_import(setup)
-        assert "/recipients cannot be read: it answers without a list of recipients" in output
+        assert f"/recipients cannot be read: {expected}" in output
 
 
 @pytest.mark.parametrize("status", [403, 404, 500])

@@ -128,7 +128,7 @@ class LegacyReader:
             page_query = {**query, "page": str(number), "pageSize": str(PAGE_SIZE)}
             body = await self.fetch_object(path, page_query)
             if body is None:
-                return
+                raise LegacyReadFailed(f"{path} cannot be read: status 404")
             rows = {str(row["id"]): row for row in _require_rows(body, path, name)}
             yield body, rows
             pages = compute_last_page_to_read(body, number, is_new=bool(rows.keys() - read_ids))
