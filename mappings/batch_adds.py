@@ -49,7 +49,7 @@ from mappings.effects import (
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Conflict, Halted, Unknown
 from mappings.lazy_sequences import chain_rows, filter_rows
-from mappings.matching import Entry, Payment
+from mappings.matching import Entry, Payment, have_entries_same_ids
 from mappings.objects import Facts
 from mappings.outcome_matching import (
     NO_PAYMENT_IDS_REASON,
@@ -184,10 +184,13 @@ def _record_finished_add(add: Add, entry: Entry | None) -> SubFlow:
 
 def _relock_batch_and_load_facts(add: Add) -> SubFlow:
     """Returns the batch's facts and entries; locks it again if it was unlocked during the doubt."""
-    id_, since = add.batch.id, identify_lock(add.request)
+    id_, since, batch = add.batch.id, identify_lock(add.request), add.batch
     facts = yield LoadFacts("batch", id_)
     if facts.get("since") == since:
-        return facts, build_entries_from_batch(add.batch, add.request.now)
+        # Usually: then not all payments of the batch have to be merged to add one.
+        if batch.rows is not None and have_entries_same_ids(batch.rows, batch.entries):
+            return facts, batch.entries
+        return facts, build_entries_from_batch(batch, add.request.now)
 
     def build_lock(facts: Facts) -> CompareAndSet:
         lock_facts = {"phase": "editing", "since": f"{since} again"}

@@ -9,7 +9,7 @@ from itertools import chain
 
 from mappings import money
 from mappings.effects import JSON
-from mappings.lazy_sequences import map_rows
+from mappings.lazy_sequences import iterate_field, map_rows
 
 Entry = dict[str, JSON]
 """A requested payment, as stored."""
@@ -50,14 +50,20 @@ def _is_pairable_by_position(
     """Whether each entry may belong to the payment at the same position."""
     if len(payments) != len(entries) or not entries:
         return False
-    pairs = zip(payments, entries, strict=True)
     # Entries with and without ids are matched individually.
-    has_ids = bool(list_entry_ids(entries[0]))
+    if list_entry_ids(entries[0]):
+        return have_entries_same_ids(payments, entries)
     return all(
-        str(payment.get("id")) in list_entry_ids(entry)
-        if has_ids
-        else not list_entry_ids(entry) and _is_possible_pair(payment, entry, currency)
-        for payment, entry in pairs
+        not list_entry_ids(entry) and _is_possible_pair(payment, entry, currency)
+        for payment, entry in zip(payments, entries, strict=True)
+    )
+
+
+def have_entries_same_ids(payments: Sequence[Payment], entries: Sequence[Entry]) -> bool:
+    """Whether each payment has an entry with its id at the same position, and there is no other."""
+    return len(payments) == len(entries) and all(
+        str(id_) in list_entry_ids(entry)
+        for id_, entry in zip(iterate_field(payments, "id"), entries, strict=True)
     )
 
 

@@ -39,7 +39,7 @@ from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field
 from mappings.failures import Failure, Invalid, Refused, is_retryable_read_failure
 from mappings.ids import derive_deterministic_id
 from mappings.list_filters import Filters, filter_payments, search_payments
-from mappings.matching import Payment, extract_recipient_id
+from mappings.matching import Entry, Payment, extract_recipient_id
 from mappings.objects import build_legacy_payment, build_legacy_recipient, drop_nulls
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_payment
@@ -57,22 +57,36 @@ def create_payment(request: Request) -> Flow:
     GET  /batch/:id/summary      the batch, its currency and status
     GET  /recipients?email=      if the request names the recipient by address
     POST /batches/:id/payments   unless the batch is a draft
-    GET  /batch/:id/summary      the payment as the service shows it
+    GET  /payments/:id           if the response does not show the payment in full
+    GET  /batch/:id/summary      if neither does
     GET  /recipients/:id         to show the recipient in full
     """
     batch, service_payment, entry = yield from change_batch(
         request, lambda batch: _add_payment(batch, request), payment_ids=(), is_add=True
     )
-    payment_id = entry.get("id") or entry["added_as"]
-    try:
-        batch = yield from load_batch_again(batch, (payment_id,))
-        payment = batch.find_payment(payment_id)
-    except Failure:
-        payment = None  # The payment is added. After an error here the client would add it again.
-    if payment is None:
-        entry = {**entry, "id": payment_id}  # by which the batch will find the payment, too
-        payment = merge_payment_with_request(service_payment, entry, batch.common_payment_fields)
+    payment = yield from _load_added_payment(batch, service_payment, entry)
     return Answer({"payment": (yield from _build_full_payment(payment, request, is_added=True))})
+
+
+def _load_added_payment(batch: Batch, service_payment: Payment, entry: Entry) -> SubFlow:
+    """Loads an added payment, and not the whole batch if possible, which may be large.
+
+    Raises no failure: the payment is added, and after an error the client would add it again.
+    """
+    is_shown = service_payment.keys() >= {"batch", *_PAYMENT_DETAIL_FIELDS}
+    if "upstream" in entry and not is_shown:
+        with suppress(Failure):
+            found = extract_payment((yield Call("GET", f"/payments/{entry['upstream']}")))
+            service_payment = {**service_payment, **drop_nulls(found)}
+            is_shown = bool(found)
+    payment_id = entry.get("id") or entry["added_as"]
+    if not is_shown:
+        with suppress(Failure):
+            batch = yield from load_batch_again(batch, (payment_id,))
+            if payment := batch.find_payment(payment_id):
+                return payment
+    entry = {**entry, "id": payment_id}  # by which the batch will find the payment, too
+    return merge_payment_with_request(service_payment, entry, batch.common_payment_fields)
 
 
 def _add_payment(batch: Batch, request: Request) -> SubFlow:
