@@ -181,7 +181,7 @@ class ObjectStateStore:
         """Loads the changes that the service need not show yet; see ``LoadFacts``."""
         since = self._store.compute_time_before(MAX_READ_LAG)
         row = {**owner._asdict(), "object_id": id_, "since": since}
-        rows = await self._store.read(lambda tx: tx.fetch(SELECT_CHANGES_SINCE, row), is_brief=True)
+        rows = await self._store.fetch_by_key(SELECT_CHANGES_SINCE, row)
         changes, latest = {}, EARLIEST_INSTANT
         for row in rows:
             changed_at = row.changed_at or row.recorded_at

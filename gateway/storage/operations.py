@@ -18,7 +18,7 @@ from gateway.storage.database import FEW, Transaction
 from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.operation_records import OperationRecord, OperatorOutcomes, Write
 from gateway.storage.operation_texts import OperationTexts
-from gateway.storage.sql import AnyOf, Statement
+from gateway.storage.sql import AnyOf, Parameters, Statement
 from gateway.storage.store import Store
 from gateway.storage.tables import operation_objects, operation_steps, operations, upstream_writes
 from gateway.storage.tenants import Tenant
@@ -142,28 +142,33 @@ class OperationRepository(checkpoints.CheckpointWriter):
             "objects": record.object_ids,
         }
         is_brief = len(record.object_ids) <= FEW
-        statement = statements.SELECT_RELATED
+        parameters = [{**values, "fingerprint": each} for each in record.fingerprints]
         if len(record.object_ids) <= 1:
-            statement = statements.SELECT_RELATED_BY_ONE_OBJECT
-        fingerprints, database = record.fingerprints, self._store.database
-        # Nearly always there are none, and that is known at once.
-        if is_brief and len(fingerprints) == 1:
-            values["fingerprint"] = fingerprints[0]
-            if database.fetch_now(statement, values) == []:
-                return []
-        parameters = [{**values, "fingerprint": each} for each in fingerprints]
-
-        async def load(tx: Transaction) -> tuple[Sequence[Any], Sequence[Any]]:
-            found = await tx.fetch(statement, *parameters)
-            rows = sorted({row.id: row for row in found}.values(), key=_get_start)
-            if not (rows and record.object_ids):
-                return rows, ()
-            operation_ids = {"operation_ids": [row.id for row in rows]}
-            return rows, await tx.fetch(statements.SELECT_BY_OBJECT, {**values, **operation_ids})
-
-        rows, object_rows = await self._store.read(load, is_brief=is_brief)
+            found = await self._fetch_each(statements.SELECT_RELATED_BY_ONE_OBJECT, parameters)
+        else:
+            found = await self._store.read(
+                lambda tx: tx.fetch(statements.SELECT_RELATED, *parameters), is_brief=is_brief
+            )
+        rows = sorted({row.id: row for row in found}.values(), key=_get_start)
+        object_rows: Sequence[Any] = ()
+        if rows and record.object_ids:
+            operation_ids = {**values, "operation_ids": [row.id for row in rows]}
+            object_rows = await self._store.read(
+                lambda tx: tx.fetch(statements.SELECT_BY_OBJECT, operation_ids), is_brief=is_brief
+            )
         object_ids = _group_object_ids(object_rows)
         return [await self._decrypt_record_response(_parse_record(row, object_ids)) for row in rows]
+
+    async def _fetch_each(
+        self, statement: Statement, parameter_sets: Iterable[Parameters]
+    ) -> list[Any]:
+        """Fetches the rows for each set of parameters, of which there is nearly always one."""
+        rows: list[Any] = []
+        for parameters in parameter_sets:
+            # There are nearly always none, which SQLite tells at once.
+            if self._store.database.fetch_now(statement, parameters) != []:
+                rows += await self._store.fetch_by_key(statement, parameters)
+        return rows
 
     async def list_delivering_instances(
         self, record: OperationRecord, since: datetime
@@ -179,9 +184,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
             "since": since,
         }
         values = [{**common, "fingerprint": each} for each in record.fingerprints]
-        rows = await self._store.read(
-            lambda tx: tx.fetch(statements.SELECT_DELIVERING_INSTANCES, *values), is_brief=True
-        )
+        rows = await self._fetch_each(statements.SELECT_DELIVERING_INSTANCES, values)
         # Two different Idempotency-Keys mean two requests.
         return [row.instance for row in rows if None in (row.idempotency, record.idempotency)]
 

@@ -188,7 +188,7 @@ def _repeat_for_arguments(statement: str) -> str:
 
 
 _PARAMETER = re.compile(r"\$(\d+)")
-_TYPED_PARAMETER = re.compile(r"\$(\d+)::(\w+)")
+_TYPED_PARAMETER = re.compile(r"\$(\d+)::(TIMESTAMP WITH TIME ZONE|\w+)")
 _INSTANCE_LOCKS = text(
     "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND granted AND database ="
     " (SELECT oid FROM pg_database WHERE datname = current_database())"

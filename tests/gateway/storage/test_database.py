@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from sqlalchemy import (
     func,
     select,
     text,
+    union_all,
     update,
 )
 from sqlalchemy.schema import CreateTable
@@ -222,6 +223,24 @@ async def test_reads_by_key_at_the_same_time_get_their_own_rows(empty_database: 
         empty_database.fetch_by_key(SELECT_ONE, {"wanted": "a"}), fetch("b")
     )
     assert row == await empty_database.read(lambda tx: tx.fetch(SELECT_ONE, {"wanted": "a"}))
+
+
+async def test_reads_at_the_same_time_may_compare_times(empty_database: Database) -> None:
+    await empty_database.write(lambda tx: insert_rows(tx, build_row("a", 1), build_row("b", 2)))
+    is_later = things.c.made_at > bindparam("since", type_=things.c.made_at.type)
+    of_id = select(things.c.id).where(things.c.id == bindparam("wanted"))
+    later = select(things.c.id).where(things.c.id == bindparam("wanted"), is_later)
+    statement = Statement(union_all(of_id, later))
+    moments = {NOW: 1, NOW - timedelta(seconds=1): 2}
+    requests = [(id_, since) for id_ in "abc" for since in moments]
+    found = await asyncio.gather(
+        *(
+            empty_database.fetch_by_key(statement, {"wanted": id_, "since": since})
+            for id_, since in requests
+        )
+    )
+    expected = [[(id_,)] * moments[since] * (id_ != "c") for id_, since in requests]
+    assert [[tuple(row) for row in rows] for rows in found] == expected
 
 
 async def test_duplicate_key_is_told_apart_from_a_failure(empty_database: Database) -> None:
