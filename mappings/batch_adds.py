@@ -49,7 +49,7 @@ from mappings.effects import (
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Conflict, Halted, Unknown
 from mappings.lazy_sequences import chain_rows, filter_rows
-from mappings.matching import Entry, Payment, have_entries_same_ids
+from mappings.matching import Entry, Payment, is_paired_by_id
 from mappings.objects import Facts
 from mappings.outcome_matching import (
     NO_PAYMENT_IDS_REASON,
@@ -188,7 +188,7 @@ def _relock_batch_and_load_facts(add: Add) -> SubFlow:
     facts = yield LoadFacts("batch", id_)
     if facts.get("since") == since:
         # Usually: then not all payments of the batch have to be merged to add one.
-        if batch.rows is not None and have_entries_same_ids(batch.rows, batch.entries):
+        if batch.rows is not None and is_paired_by_id(batch.rows, batch.entries):
             return facts, batch.entries
         return facts, build_entries_from_batch(batch, add.request.now)
 

@@ -52,15 +52,15 @@ def _is_pairable_by_position(
         return False
     # Entries with and without ids are matched individually.
     if list_entry_ids(entries[0]):
-        return have_entries_same_ids(payments, entries)
+        return is_paired_by_id(payments, entries)
     return all(
         not list_entry_ids(entry) and _is_possible_pair(payment, entry, currency)
         for payment, entry in zip(payments, entries, strict=True)
     )
 
 
-def have_entries_same_ids(payments: Sequence[Payment], entries: Sequence[Entry]) -> bool:
-    """Whether each payment has an entry with its id at the same position, and there is no other."""
+def is_paired_by_id(payments: Sequence[Payment], entries: Sequence[Entry]) -> bool:
+    """Whether the entries have the ids of the payments, in the same order."""
     return len(payments) == len(entries) and all(
         str(id_) in list_entry_ids(entry)
         for id_, entry in zip(iterate_field(payments, "id"), entries, strict=True)

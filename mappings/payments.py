@@ -73,7 +73,8 @@ def _load_added_payment(batch: Batch, service_payment: Payment, entry: Entry) ->
 
     Raises no failure: the payment is added, and after an error the client would add it again.
     """
-    is_shown = service_payment.keys() >= {"batch", *_PAYMENT_DETAIL_FIELDS}
+    fields = ("batch", *_PAYMENT_DETAIL_FIELDS)
+    is_shown = all(service_payment.get(name) is not None for name in fields)
     if "upstream" in entry and not is_shown:
         with suppress(Failure):
             found = extract_payment((yield Call("GET", f"/payments/{entry['upstream']}")))
