@@ -34,7 +34,7 @@ from mappings.batch_views import (
     merge_payment_with_request,
 )
 from mappings.drafts import INFERRED_REASON, edit_batch
-from mappings.effects import Answer, Call, Flow, LoadFacts, Operation, Request, SubFlow
+from mappings.effects import JSON, Answer, Call, Flow, LoadFacts, Operation, Request, SubFlow
 from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field
 from mappings.failures import Failure, Invalid, Refused, is_retryable_read_failure
 from mappings.ids import derive_deterministic_id
@@ -73,13 +73,11 @@ def _load_added_payment(batch: Batch, service_payment: Payment, entry: Entry) ->
 
     Raises no failure: the payment is added, and after an error the client would add it again.
     """
-    fields = ("batch", *_PAYMENT_DETAIL_FIELDS)
-    is_shown = all(service_payment.get(name) is not None for name in fields)
+    is_shown = bool(service_payment.get("batch")) and not _is_reduced(service_payment)
     if "upstream" in entry and not is_shown:
-        with suppress(Failure):
-            found = extract_payment((yield Call("GET", f"/payments/{entry['upstream']}")))
-            service_payment = {**service_payment, **drop_nulls(found)}
-            is_shown = bool(found)
+        found = yield from _fetch_payment_if_possible(entry["upstream"])
+        service_payment = {**service_payment, **drop_nulls(found)}
+        is_shown = bool(found)
     payment_id = entry.get("id") or entry["added_as"]
     if not is_shown:
         with suppress(Failure):
@@ -147,13 +145,8 @@ def _answer_payment(
 ) -> Flow:
     # Drafts are excluded: their upstream payments are those of a superseded batch.
     is_shown_elsewhere = bool(payment.get("upstream")) and not batch.is_draft
-    # The documents show no reduced form of a payment, but services use one in summaries.
-    is_reduced = any(payment.get(name) is None for name in _PAYMENT_DETAIL_FIELDS)
-    if service_payment is None and is_shown_elsewhere and is_reduced:
-        with suppress(Failure):  # the summary suffices for an answer
-            service_payment = extract_payment(
-                (yield Call("GET", f"/payments/{payment['upstream']}"))
-            )
+    if service_payment is None and is_shown_elsewhere and _is_reduced(payment):
+        service_payment = yield from _fetch_payment_if_possible(payment["upstream"])
     # The fields of the batch take precedence.
     payment = {**drop_nulls(service_payment or {}), **drop_nulls(payment)}
     return Answer({"payment": (yield from _build_full_payment(payment, request))})
@@ -167,6 +160,18 @@ _PAYMENT_DETAIL_FIELDS = (
     "exchangeRate",
     "fees",
 )
+
+
+def _is_reduced(payment: Payment) -> bool:
+    """Whether details are missing: the documents show no reduced form, but services use one."""
+    return any(payment.get(name) is None for name in _PAYMENT_DETAIL_FIELDS)
+
+
+def _fetch_payment_if_possible(id_: JSON) -> SubFlow:
+    """Calls GET /payments/:id; empty if it fails, as what else is known suffices for an answer."""
+    with suppress(Failure):
+        return extract_payment((yield Call("GET", f"/payments/{id_}")))
+    return {}
 
 
 def _require_payment(batch: Batch, request: Request) -> Payment:
