@@ -109,10 +109,11 @@ class Batch:
         """The payments of the service merged with the stored entries, on first use."""
         if not self._is_merged:
             # Replaced, which frees the memory of what the service has shown.
-            self.rows, self._is_merged = materialize_rows(self._merge_payments()), True
+            self.rows, self._is_merged = materialize_rows(self.merge_payments()), True
         return self.rows  # type: ignore[return-value] # merged
 
-    def _merge_payments(self) -> Sequence[Payment]:
+    def merge_payments(self) -> Sequence[Payment]:
+        """Merges each payment when it is read, which takes less if few are; before ``payments``."""
         shared = self.common_payment_fields
         if self.rows is None:
             return map_rows(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 
 from mappings import batch_bodies, legacy
@@ -23,6 +24,7 @@ from mappings.batch_locks import (
 from mappings.batch_outcomes import select_payment_match_fields
 from mappings.batch_reads import (
     WRONG_STATUS,
+    is_recent,
     load_batch,
     load_batch_again,
     require_payments_shown,
@@ -131,13 +133,43 @@ def _add_payment(batch: Batch, request: Request) -> SubFlow:
 def read_payment(request: Request) -> Flow:
     """Answers GET /batches/:id/payments/:payment.
 
-    GET /batch/:id/summary  a payment of another batch is not found
+    GET /payments/:id       if the batch was started through the gateway
+    GET /batch/:id/summary  unless that shows the payment in full; one of another batch is not found
     GET /payments/:id       if the summary shows the payment incompletely
     GET /recipients/:id
     """
-    batch = yield from load_batch(request.ids["id"], (request.ids["payment"],))
-    payment = {**_require_payment(batch, request), "id": request.ids["payment"]}
+    batch_id, id_ = request.ids["id"], request.ids["payment"]
+    payment = yield from _load_payment_of_started_batch(batch_id, id_, request.now)
+    if payment is not None:
+        return Answer({"payment": (yield from _build_full_payment(payment, request))})
+    batch = yield from load_batch(batch_id, (id_,))
+    payment = {**_require_payment(batch, request), "id": id_}
     return (yield from _answer_payment(request, batch, payment))
+
+
+def _load_payment_of_started_batch(
+    batch_id: str, id_: str, now: datetime, payment: Payment | None = None
+) -> SubFlow:
+    """Loads a payment without its batch, of which a client may read very many payments in turn.
+
+    ``payment`` is the service's, if it is known. Returns None unless it shows all that the batch and
+    what is stored would add. Before the start it need not show the last change.
+    """
+    facts = yield LoadFacts("batch", batch_id)
+    started_at = facts.get("started")
+    if not started_at or is_recent(started_at, now) or facts.get("abandoned"):
+        return None
+    if payment is None:
+        payment = yield from _fetch_payment_if_possible(id_)
+    shown_batch = payment.get("batch") or {}
+    is_pending = payment.get("status") == "pending"
+    times = ("createdAt", "updatedAt", "sentAt", *(() if is_pending else ("completedAt",)))
+    has_memo = payment.get("memo") or facts.get("has_memos") is False
+    is_complete = has_memo and all(map(shown_batch.get, times)) and not _is_reduced(payment)
+    if not is_complete or shown_batch.get("id") != facts.get("upstream", batch_id):
+        return None
+    shared = Batch(batch_id, facts, ()).common_payment_fields
+    return {**merge_payment_with_request(payment, None, shared), "id": id_}
 
 
 def _answer_payment(
@@ -209,7 +241,7 @@ def list_batch_payments(request: Request) -> Flow:
     GET /batch/:id/summary  the gateway searches and pages its payments
     """
     batch = yield from load_batch(request.ids["id"])
-    payments = batch.payments
+    payments = batch.merge_payments()
     if search := request.query.get("search"):
         payments = yield from search_payments(search, payments)
     return Answer((yield from _build_payments_page(request, payments, len(payments))))
@@ -227,7 +259,7 @@ def read_any_payment(request: Request) -> Flow:
     """Answers GET /payments/:id.
 
     GET /payments/:id       if the gateway has not stored which batch it is in
-    GET /batch/:id/summary
+    GET /batch/:id/summary  unless the batch was started, and that shows the payment in full
     GET /recipients/:id
     """
     id_ = request.ids["id"]
@@ -247,9 +279,14 @@ def read_any_payment(request: Request) -> Flow:
                 raise
         else:
             batch_id = (service_payment.get("batch") or {}).get("id")
-    # Without a batch nothing is stored about it, so the service's payment is all there is.
-    if batch_id is None:
-        return Answer({"payment": (yield from _build_full_payment(service_payment or {}, request))})
+            known = service_payment
+            if batch_id is not None:
+                known = yield from _load_payment_of_started_batch(
+                    batch_id, id_, request.now, service_payment
+                )
+            # Without a batch nothing is stored about it, so the service's payment is all there is.
+            if known is not None:
+                return Answer({"payment": (yield from _build_full_payment(known, request))})
     first_id = redirect.get("id", id_)
     batch = yield from load_batch(batch_id, (first_id,))
     # The request names no batch, so the answer has the id that clients know it by.
@@ -378,7 +415,7 @@ OPERATIONS = (
         _PAYMENT_PATH,
         read_payment,
         "emulated",
-        "found in the summary of its batch, completed from the payment itself",
+        "found in the summary of its batch, or after its start read itself",
         answer_shape=legacy.PaymentAnswer,
     ),
     Operation(
