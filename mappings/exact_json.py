@@ -63,3 +63,22 @@ def compile_field_decoder(name: str) -> Callable[[bytes], list[Any]]:
     """
     row = msgspec.defstruct("Row", [("value", Any, None)], rename={"value": name})
     return msgspec.json.Decoder(list[row], float_hook=parse_number).decode  # type: ignore[valid-type]
+
+
+class DuplicateKeyError(Exception):
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+def build_unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Builds an object; raises DuplicateKeyError."""
+    fields = dict(pairs)
+    # Parsers differ in which of two equal keys they keep, and a guess could pay the wrong amount.
+    if len(fields) != len(pairs):
+        seen_keys: set[str] = set()
+        for key, _ in pairs:
+            if key in seen_keys:
+                raise DuplicateKeyError(key)
+            seen_keys.add(key)
+    return fields

@@ -14,11 +14,13 @@ of it is in no long list, is left to the decoding of the whole text.
 """
 
 import io
+import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache, partial
+from hashlib import sha256
 from itertools import chain, compress, repeat
 from operator import is_
 from typing import Any, Union
@@ -27,7 +29,12 @@ import msgspec
 import simplejson
 
 from mappings import exact_json
-from mappings.exact_json import MAX_DIGITS, ExactDecimal, encode_plain_value, parse_number
+from mappings.exact_json import (
+    MAX_DIGITS,
+    ExactDecimal,
+    encode_plain_value,
+    parse_number,
+)
 from mappings.lazy_sequences import (
     SLICE_SIZE,
     LazySequence,
@@ -37,6 +44,8 @@ from mappings.lazy_sequences import (
 )
 
 loads_trusted = exact_json.loads_trusted
+DuplicateKeyError = exact_json.DuplicateKeyError
+build_unique_object = exact_json.build_unique_object
 
 # Texts that are decoded as a whole
 
@@ -45,8 +54,6 @@ MAX_DEPTH = 64
 
 _SHALLOW_DEPTH = 8
 """Nesting of nearly all texts."""
-
-_WHITESPACE = b" \t\n\r"
 
 
 def _decode_if_lossless(data: bytes, max_depth: int = MAX_DEPTH) -> tuple[Any, bytes] | None:
@@ -62,15 +69,14 @@ def _decode_if_lossless(data: bytes, max_depth: int = MAX_DEPTH) -> tuple[Any, b
             if is_nested_deeper_than(value, max_depth):
                 return None
         written = encode_plain_value(value)
+        return (value, written) if _is_equal_text(written, data) else None
     except (ValueError, ArithmeticError, RecursionError):  # a DecodeError is a ValueError, too
         return None
-    # Duplicate keys and every other loss make the encoded text shorter, and nothing makes it
-    # longer. So removing whitespace inside of strings too cannot hide a difference.
-    if written != data and written.translate(None, _WHITESPACE) != data.translate(
-        None, _WHITESPACE
-    ):
-        return None
-    return value, written
+
+
+def _is_equal_text(compact: bytes, data: bytes) -> bool:
+    """Whether a text differs from a compact one by whitespace at most."""
+    return compact == data or compact == msgspec.json.format(data, indent=-1)
 
 
 def _decode_strictly(data: bytes, max_depth: int = MAX_DEPTH) -> tuple[str, tuple[Any, bytes]]:
@@ -133,25 +139,6 @@ def is_nested_deeper_than(value: Any, max_depth: int) -> bool:
         if not level:
             return False
     return not _NESTS.isdisjoint(map(type, level))
-
-
-class DuplicateKeyError(Exception):
-    def __init__(self, key: str) -> None:
-        super().__init__(key)
-        self.key = key
-
-
-def build_unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Builds an object; raises DuplicateKeyError."""
-    fields = dict(pairs)
-    # Parsers differ in which of two equal keys they keep, and a guess could pay the wrong amount.
-    if len(fields) != len(pairs):
-        seen_keys: set[str] = set()
-        for key, _ in pairs:
-            if key in seen_keys:
-                raise DuplicateKeyError(key)
-            seen_keys.add(key)
-    return fields
 
 
 _STRICT_DECODER = simplejson.JSONDecoder(
@@ -276,15 +263,27 @@ def _split_object(text: bytes) -> Mapping[str, msgspec.Raw]:
     # Of fields with equal names msgspec keeps one, so that the texts are too short together.
     parts = [part for field in fields.items() for part in (msgspec.json.encode(field[0]), field[1])]
     size = 1 + len(parts) + sum(len(memoryview(part)) for part in parts)
-    if size != len(memoryview(text)):
-        size -= sum(map(_count_whitespace, parts))
-        if size != len(memoryview(text)) - _count_whitespace(text):
-            raise NotSliceableError
+    if size != len(memoryview(text)) and not _has_only_fields(memoryview(text), fields):
+        raise NotSliceableError
     return fields
 
 
-def _count_whitespace(text: bytes) -> int:
-    return sum(map(bytes(text).count, _WHITESPACE))
+def _has_only_fields(text: memoryview, fields: Mapping[str, msgspec.Raw]) -> bool:
+    """Whether the fields follow each other in the text of an object, and no other one does."""
+    end = 0
+    for name, value in fields.items():
+        match = _FIELD_START.match(text, end)
+        if not match or match[1] != msgspec.json.encode(name):
+            return False
+        start, end = match.end(), match.end() + len(memoryview(value))
+        # Digests, because comparing long buffers would block all other threads.
+        if sha256(text[start:end]).digest() != sha256(value).digest():
+            return False
+    return _OBJECT_END.fullmatch(text, end) is not None
+
+
+_FIELD_START = re.compile(rb'\s*[{,]\s*("(?:[^"\\]|\\.)*+")\s*:\s*')
+_OBJECT_END = re.compile(rb"\s*\{?\s*\}\s*")
 
 
 def _iter_slices(text: bytes, depth: int) -> Iterator[tuple[int, set[type], bytes]]:
@@ -293,13 +292,14 @@ def _iter_slices(text: bytes, depth: int) -> Iterator[tuple[int, set[type], byte
         rows = _LIST_DECODER.decode(text)
     except (ValueError, RecursionError):
         raise NotSliceableError from None
-    is_lossless = _find_row_check(rows)
+    compact_rows = _find_row_check(rows)
     for some_rows in iterate_chunks(rows, SLICE_SIZE):
         data = b"[%b]" % b",".join(some_rows)
-        if is_lossless and len(data) <= LARGE_BYTES and is_lossless(data):
-            yield len(some_rows), {dict}, data
+        compact_data = compact_rows(data) if compact_rows and len(data) <= LARGE_BYTES else None
+        if compact_data is not None:
+            yield len(some_rows), {dict}, compact_data
         else:
-            is_lossless = None  # after one slice that is not, no other is tried
+            compact_rows = None  # after one slice that is not alike, no other is tried
             values, data = _decode_value(data, MAX_DEPTH - depth)
             yield len(values), set(map(type, values)), data
 
@@ -310,8 +310,8 @@ RowShape = tuple[tuple[str, "RowShape"], ...]
 _MAX_ROW_BYTES = 4096  # of a row for which a check is compiled, which takes a millisecond
 
 
-def _find_row_check(rows: Sequence[msgspec.Raw]) -> Callable[[bytes], bool] | None:
-    """Returns ``_decode_if_lossless`` for rows that are like the first, without their values.
+def _find_row_check(rows: Sequence[msgspec.Raw]) -> Callable[[bytes], bytes | None] | None:
+    """Returns ``_decode_if_lossless`` for rows that are like the first, with the compact text only.
 
     Nearly all rows of a list are alike, and are decoded to structs in half of the time of dicts.
     """
@@ -332,16 +332,16 @@ def _describe_shape(value: Any, depth: int = _SHALLOW_DEPTH) -> RowShape:
 
 
 @lru_cache(16)
-def _compile_row_check(shape: RowShape) -> Callable[[bytes], bool]:
+def _compile_row_check(shape: RowShape) -> Callable[[bytes], bytes | None]:
     decode = msgspec.json.Decoder(list[_build_row_type(shape)]).decode  # type: ignore[misc]
 
-    def is_lossless(data: bytes) -> bool:
-        try:
-            return encode_plain_value(decode(data)) == data
-        except (ValueError, ArithmeticError, RecursionError):
-            return False
+    def compact_rows(data: bytes) -> bytes | None:
+        with suppress(ValueError, ArithmeticError, RecursionError):
+            written = encode_plain_value(decode(data))
+            return written if _is_equal_text(written, data) else None
+        return None
 
-    return is_lossless
+    return compact_rows
 
 
 def _build_row_type(shape: RowShape) -> Any:

@@ -110,7 +110,6 @@ UNUSUAL_ROWS = [
 @pytest.mark.parametrize("index", [0, ROW_COUNT - 5])
 def test_any_row_is_decoded_or_refused_as_without_chunks(row: bytes, index: int) -> None:
     check_equal_outcomes(dump_batch_with_row(row, index))
-    # Without whitespace, slices of rows with the same fields are not decoded to dicts.
     check_equal_outcomes(dump_batch_with_row(row, index, dump_compactly))
 
 
@@ -146,6 +145,7 @@ def test_duplicate_field_is_refused_as_without_chunks() -> None:
     assert "twice" in str(check_equal_outcomes(data[:-1] + b',"payments":[]}'))
     assert "twice" in str(check_equal_outcomes(data[:-1] + b',"a":1,"a":2}'))
     assert "twice" in str(check_equal_outcomes(data[:-1] + b' , "a":1,"\\u0061":   2}'))
+    assert "twice" in str(check_equal_outcomes(data[:-1] + b', "a": "1", "b": 2, "a": "1,"}'))
 
 
 def test_digests_of_packed_and_plain_lists_are_equal() -> None:
