@@ -414,6 +414,21 @@ async def test_request_refused_by_the_proxy_is_unsent(tmp_path: Path, authority:
     assert len(proxy.heads) >= 2
 
 
+async def test_untrusted_certificate_behind_the_proxy_is_the_services(
+    tmp_path: Path, authority: Authority, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with (
+        open_raw_service(respond_with(EMPTY_LIST)) as recorder,
+        open_tls_service(authority.issue("service"), recorder) as port,
+        ConnectProxy().open() as url,
+        open_gateway_before(tmp_path, port, None, upstream={"proxy": url}) as gateway,
+    ):
+        assert (await send_raw(gateway, READ_REQUEST)).status == 500
+        output = "".join(capfd.readouterr())
+        assert f"cannot connect to 127.0.0.1:{port}: unable to get local issuer" in output
+        assert "the proxy" not in output
+
+
 async def test_proxy_is_asked_for_an_ipv6_address_in_brackets(tmp_path: Path) -> None:
     proxy = ConnectProxy(b"403 Forbidden")
     environments = {ENVIRONMENT: {"base_url": "https://[::1]:9"}}

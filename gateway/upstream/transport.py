@@ -190,6 +190,8 @@ class Origin:
         except TimeoutError:
             lost = ResponseLost(f"cannot connect to {name}: timed out", is_connection_failure=True)
         except OSError as error:
+            if isinstance(error, ssl.SSLError):  # TLS is with the service, through a proxy too
+                name = _format_authority(self._host, self._port)
             reason = f"cannot connect to {name}: {_describe_connect_error(error)}"
             lost = ResponseLost(reason, is_connection_failure=True)
         # Raised outside the except block, because the cause's text may name more than the reason.
