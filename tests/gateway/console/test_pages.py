@@ -114,6 +114,20 @@ async def test_overview_lists_alerts_first(console_client: ConsoleClient) -> Non
     assert format_days_to_sunset(page_text) in page_text
 
 
+@pytest.mark.parametrize("days", [-2, -1, 1, 2])
+async def test_days_to_the_sunset_agree_in_number(tmp_path: Path, days: int) -> None:
+    sunset = DEPRECATION | {"sunset": str(TODAY + timedelta(days=days))}
+    async with (
+        open_console(tmp_path, deprecation=sunset) as running_console,
+        open_console_client(running_console.url) as client,
+    ):
+        for path in ("/", "/migration"):
+            page_text = await read_page_text(client, path)
+            # After midnight it is another number of days.
+            pattern = r"\b(1 day|[023] days) (to the sunset|ago)|sunset is today"
+            assert re.search(pattern, page_text), page_text
+
+
 async def test_traffic_is_shown_by_operation_and_by_merchant(
     console_client: ConsoleClient,
 ) -> None:
