@@ -119,7 +119,7 @@ class InstanceLeases:
         await self._store.database.hold_instance_lock(build_instance_lock_key(self._own_instance))
         # The row is missing if the database was replaced or restored; without it others would take
         # over what runs here.
-        await self._store.write(lambda tx: self._upsert_own_row(tx, renewed_at))
+        await self._store.write(lambda tx: self._upsert_own_row(tx, renewed_at), is_single=True)
         self._store.database.clear_write_error()
         self._last_renewed = self._monotonic()
         await self.refresh(renewed_at)
