@@ -210,6 +210,16 @@ async def test_keys_near_rate_limit_are_listed_first(console_client: ConsoleClie
     assert page_text.index("nightly") < page_text.index("demo-sandbox")
 
 
+async def test_page_says_nothing_of_use_that_is_unknown(tmp_path: Path) -> None:
+    async with (
+        open_console(tmp_path, limits={"url": "redis://127.0.0.1:9/0"}) as running_console,
+        open_console_client(running_console.url) as client,
+    ):
+        page_text = await read_page_text(client, "/limits")
+    assert "Current use is unknown" in page_text
+    assert "80 %" not in page_text
+
+
 async def test_migration_page_lists_used_operations_by_key_with_replacements(
     console_client: ConsoleClient,
 ) -> None:
