@@ -112,7 +112,10 @@ def drop_masks_sent_back(payout: Payout, recipient: Recipient) -> Payout:
         shown_masks = {
             name
             for name, value in fields.items()
-            if value == answer.get(name) and is_masked_value(value)
+            if value == answer.get(name)
+            and is_masked_value(value)
+            # Never masked; they may have an asterisk of their own.
+            and name not in ("name", "bankAddress", "bankCity")
         }
         accounts[method] = {name: fields[name] for name in fields if name not in shown_masks}
         if shown_masks - {"governmentId"}:
