@@ -267,8 +267,9 @@ main()
 """
 
 
+@pytest.mark.parametrize(("command", "code"), [("serve", 2), ("check", 1)])
 def test_missing_traces_extra_is_a_one_line_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, code: int
 ) -> None:
     monkeypatch.setattr(
         "tests.processes.build_command", lambda: [sys.executable, "-c", WITHOUT_OPENTELEMETRY]
@@ -277,8 +278,8 @@ def test_missing_traces_extra_is_a_one_line_error(
     (tmp_path / "gateway.toml").write_text(
         build_configuration("http://127.0.0.1:1", traces_section)
     )
-    result = run_installed_command("serve", folder=tmp_path)
-    assert result.returncode == 2
+    result = run_installed_command(command, folder=tmp_path)
+    assert result.returncode == code
     assert "payout-gateway[traces]" in result.stderr
     assert result.stderr.count("\n") == 1
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from gateway.config.settings import ConfigurationError, Traces
+from gateway.config.settings import Traces
 from mappings import OPERATIONS, UNLISTED
 
 if TYPE_CHECKING:
@@ -42,23 +43,24 @@ _propagator: Any = None
 """``opentelemetry.trace`` and its propagator, an extra that is slow to load: with the first tracer."""
 
 
+def is_extra_installed() -> bool:
+    """Whether OpenTelemetry can be imported, which is slow and therefore not tried."""
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
+
+
 @asynccontextmanager
 async def open_tracing(settings: Traces) -> AsyncIterator[None]:
-    """Exports traces to the configured collector, if any.
-
-    Raises ConfigurationError if the extra is not installed.
-    """
+    """Exports traces to the configured collector, if any."""
     if not settings.endpoint:
         yield
         return
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - an extra
-            OTLPSpanExporter,
-        )
-    except ImportError:
-        hint = "install payout-gateway[traces], or leave traces.endpoint empty"
-        problem = f"traces.endpoint: OpenTelemetry is not installed; {hint}"
-        raise ConfigurationError([problem]) from None
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - an extra
+        OTLPSpanExporter,
+    )
+
     exporter = OTLPSpanExporter(f"{settings.endpoint}/v1/traces", timeout=EXPORT_SECONDS)
     with export_spans_to(exporter, settings.ratio, batched=True) as provider:
         try:

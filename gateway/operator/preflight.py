@@ -10,6 +10,7 @@ from gateway.admission.limits import find_rate_limit_setting_problems
 from gateway.config.settings import DEFAULT_CONFIG_FILE, ConfigurationError, Settings
 from gateway.config.value_types import is_loopback_host
 from gateway.http.tls import load_certificate
+from gateway.observability import traces
 from gateway.storage import StoreUnavailable
 from gateway.storage.engine import parse_state_url
 from gateway.storage.key_file import build_missing_key_file_error, read_key_file
@@ -106,6 +107,11 @@ def _iter_configuration_problems(settings: Settings) -> Iterator[str]:
         yield f"signed.environment: is {name}, but [environments.{name}] is not configured"
     if server.port and (server.host, server.port) == (server.admin_host, server.admin_port):
         yield "server.admin_port: is the same as server.port, which clients use; choose another"
+    if settings.traces.endpoint and not traces.is_extra_installed():
+        yield (
+            "traces.endpoint: OpenTelemetry is not installed; install payout-gateway[traces], or "
+            "leave traces.endpoint empty"
+        )
     yield from _iter_self_call_problems(settings)
 
 
