@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 
 from mappings import batch_bodies, legacy
@@ -24,7 +23,6 @@ from mappings.batch_locks import (
 from mappings.batch_outcomes import select_payment_match_fields
 from mappings.batch_reads import (
     WRONG_STATUS,
-    is_recent,
     load_batch,
     load_batch_again,
     require_payments_shown,
@@ -139,7 +137,7 @@ def read_payment(request: Request) -> Flow:
     GET /recipients/:id
     """
     batch_id, id_ = request.ids["id"], request.ids["payment"]
-    payment = yield from _load_payment_of_started_batch(batch_id, id_, request.now)
+    payment = yield from _load_payment_of_started_batch(batch_id, id_)
     if payment is not None:
         return Answer({"payment": (yield from _build_full_payment(payment, request))})
     batch = yield from load_batch(batch_id, (id_,))
@@ -148,16 +146,16 @@ def read_payment(request: Request) -> Flow:
 
 
 def _load_payment_of_started_batch(
-    batch_id: str, id_: str, now: datetime, payment: Payment | None = None
+    batch_id: str, id_: str, payment: Payment | None = None
 ) -> SubFlow:
     """Loads a payment without its batch, of which a client may read very many payments in turn.
 
     ``payment`` is the service's, if it is known. Returns None unless it shows all that the batch and
-    what is stored would add. Before the start it need not show the last change.
+    what is stored would add.
     """
     facts = yield LoadFacts("batch", batch_id)
-    started_at = facts.get("started")
-    if not started_at or is_recent(started_at, now) or facts.get("abandoned"):
+    # The service may still show a payment that was removed from the batch, or from one superseded.
+    if not facts.get("started") or facts.get("removed_at") or facts.get("abandoned"):
         return None
     if payment is None:
         payment = yield from _fetch_payment_if_possible(id_)
@@ -281,9 +279,7 @@ def read_any_payment(request: Request) -> Flow:
             batch_id = (service_payment.get("batch") or {}).get("id")
             known = service_payment
             if batch_id is not None:
-                known = yield from _load_payment_of_started_batch(
-                    batch_id, id_, request.now, service_payment
-                )
+                known = yield from _load_payment_of_started_batch(batch_id, id_, service_payment)
             # Without a batch nothing is stored about it, so the service's payment is all there is.
             if known is not None:
                 return Answer({"payment": (yield from _build_full_payment(known, request))})
