@@ -1,6 +1,7 @@
 """Checks of the program, its configuration, its certificate, the state and the rate limiter."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -112,6 +113,10 @@ async def check_state_writable_and_current(settings: Settings, store: Store) -> 
         )
     elif not await asyncio.to_thread(mark_path.exists):
         history = f"there is no {mark_path} here, so an older copy could not be recognised"
+        # It may be another machine's, but none can create it in a directory like this one.
+        if not os.access(mark_path.parent, os.W_OK):
+            advice = "let the gateway's user write to its directory, or set state.mark_file"
+            return [Finding(ALL_ENVIRONMENTS, "state", "warning", f"writable; {history}", advice)]
     return [Finding(ALL_ENVIRONMENTS, "state", "ok", f"writable; {history}")]
 
 

@@ -482,13 +482,16 @@ async def test_unwritable_mark_is_reported_and_stops_nothing(tmp_path: Path) -> 
         state_with_missing_folder = restorable_gateway.settings.state.model_copy(
             update={"mark_file": tmp_path / "no" / "mark"}
         )
-        async with restorable_gateway.open_gateway(
-            restorable_gateway.settings.model_copy(update={"state": state_with_missing_folder})
-        ) as gateway:
+        settings = restorable_gateway.settings.model_copy(
+            update={"state": state_with_missing_folder}
+        )
+        async with restorable_gateway.open_gateway(settings) as gateway:
             await create_recipient(gateway)
             await asyncio.sleep(1.5)
             await create_recipient(gateway, "bob")
             await asyncio.sleep(1.5)
+        (finding,) = (each for each in await run_doctor(settings) if each.check_name == "state")
+        assert (finding.state, "set state.mark_file" in finding.advice) == ("warning", True)
         assert read_log(tmp_path).count("restore_mark_not_written") == 1
 
 
