@@ -28,7 +28,7 @@ from mappings.batch_views import (
 )
 from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
 from mappings.effects import JSON, MAX_PARALLEL_CALLS, CompareAndSet, LoadFacts, SubFlow
-from mappings.failures import NoSuchOperation
+from mappings.failures import NoSuchOperation, Refused, Unreachable
 from mappings.lazy_sequences import iterate_chunks
 from mappings.list_filters import Filters, has_matching_payment
 from mappings.matching import Payment
@@ -206,6 +206,11 @@ def load_listed_batches() -> SubFlow:
         items = yield from load_all_rows("/batches", "batches", probe_ids=())
     except NoSuchOperation:
         return list(batches.values())
+    except Refused as refusal:
+        # A list itself is never not found (contract, section 5), also if the path is to be used.
+        if refusal.status != 404:
+            raise
+        raise Unreachable("the service has no list of batches") from None
     for item in items.values():
         id_ = str(ids_by_upstream.get(item["id"], item["id"]))
         # A superseded batch is listed as the draft, or the batch, that replaced it.
