@@ -111,6 +111,8 @@ def update_batch(request: AcceptedRequest) -> JsonObject:
     entries = list(problems.iter_objects(request.body, "payments"))
     # A copy: new payments get the new currency, and a refused request changes nothing.
     edited_batch = replace(batch, currency=currency)
+    if currency != batch.currency:  # there was nothing to quote before
+        edited_batch.quote_count, edited_batch.quote_expires_at = 0, None
     added_payments = [
         request.parse_payment(nested_problems, entry, edited_batch)
         for nested_problems, entry in entries
@@ -128,6 +130,8 @@ def update_batch(request: AcceptedRequest) -> JsonObject:
     removed_payments = [payment for _, _, payment in find_payments(removals)]
     problems.raise_if_any()
     batch.currency, batch.description = currency, description
+    batch.quote_count = edited_batch.quote_count
+    batch.quote_expires_at = edited_batch.quote_expires_at
     batch.updated_at = request.tenant.now()
     for payment, changed_copy in changed_copies:
         batches.replace_payment(request.tenant, payment, changed_copy)
