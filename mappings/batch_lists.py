@@ -33,7 +33,7 @@ from mappings.lazy_sequences import iterate_chunks
 from mappings.list_filters import Filters, has_matching_payment
 from mappings.matching import Payment
 from mappings.objects import drop_nulls
-from mappings.paging import load_all_rows
+from mappings.paging import load_all_rows, parse_count_or_default
 
 
 def _load_batches_in_chunks(
@@ -82,17 +82,17 @@ def load_newest_payments(
     select_wanted: Callable[[Sequence[Payment]], SubFlow] | None = None,
     since: datetime = EARLIEST_INSTANT,
 ) -> SubFlow:
-    """Reads each batch that may have one of the ``limit`` newest payments (GET /batch/:id/summary).
+    """Reads each batch that may have one of the ``limit`` newest payments.
+
+    GET /batches            as for a list of batches
+    GET /batch/:id/summary  for each of these batches
 
     Returns these payments, the newest first. With a filter, ``select_wanted``, every batch is read,
     except for complete ones without a payment created after ``since``.
     """
-    facts_by_id, completions = (yield LoadFacts("batch")), (yield LoadFacts("complete"))
-    created_at_by_id = {
-        id_: parse_instant_or_earliest(facts.get("createdAt"))
-        for id_, facts in facts_by_id.items()
-        if facts.get("phase") != "deleted"
-    }
+    batches, recorded = (yield from load_listed_batches()), (yield LoadFacts("complete"))
+    completions = {**dict(_iterate_listed_completions(batches)), **recorded}
+    created_at_by_id = {each.id: parse_instant_or_earliest(each.created_at) for each in batches}
     complete_ids = [id_ for id_ in created_at_by_id if id_ in completions]
     if select_wanted:
         for id_ in complete_ids:
@@ -105,12 +105,28 @@ def load_newest_payments(
     other_ids = sorted(unread_ids, key=lambda id_: (created_at_by_id[id_], id_), reverse=True)
     reader = _NewestPaymentsReader(limit, select_wanted, completions)
     remaining_ids = deque(complete_ids)
-    yield from _load_batches_in_chunks(other_ids, reader.add_payments, completions)
+    yield from _load_batches_in_chunks(other_ids, reader.add_payments, recorded)
     while batch_ids := reader.take_next_batch_ids(remaining_ids):
-        yield from _load_batches_in_chunks(batch_ids, reader.add_payments, completions)
+        yield from _load_batches_in_chunks(batch_ids, reader.add_payments, recorded)
     # Counted without a read, because ``meta`` has the total over all batches.
     unread_count = sum(completions[id_]["payments"] for id_ in remaining_ids)
     return NewestPayments([each.payment for each in reader.newest], reader.records + unread_count)
+
+
+def _iterate_listed_completions(batches: Iterable[Batch]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Iterates over complete batches of which the list shows what their completion would record.
+
+    It shows when they were changed last: no payment of theirs is newer.
+    """
+    for batch in batches:
+        shown = batch.service_fields
+        completion = {
+            "payments": parse_count_or_default(shown.get("totalPayments"), None),
+            "newest": shown.get("updatedAt"),
+        }
+        is_dated = _parse_newest_time(completion) > EARLIEST_INSTANT
+        if batch.status == "complete" and is_dated and completion["payments"] is not None:
+            yield batch.id, completion
 
 
 class _DatedPayment(NamedTuple):
@@ -129,7 +145,7 @@ class _DatedPayment(NamedTuple):
 
 def _build_dated_payments(batch: Batch, payments: Sequence[Payment]) -> Iterator[_DatedPayment]:
     # Instants, because services write fractions and offsets in several ways.
-    batch_created_at = parse_instant_or_earliest(batch.facts.get("createdAt"))
+    batch_created_at = parse_instant_or_earliest(batch.facts.get("createdAt") or batch.created_at)
     for position, payment in enumerate(payments):
         created_at = parse_instant_or_earliest(_find_payment_time(payment, batch))
         yield _DatedPayment(created_at, batch_created_at, batch.id, position, payment)
@@ -138,7 +154,7 @@ def _build_dated_payments(batch: Batch, payments: Sequence[Payment]) -> Iterator
 def _find_payment_time(payment: Payment, batch: Batch) -> str:
     """Returns the creation time as the service wrote it, else that of the batch; may be empty."""
     created_at = payment.get("createdAt") or (payment.get("batch") or {}).get("createdAt")
-    return str(created_at or batch.facts.get("createdAt") or "")
+    return str(created_at or batch.facts.get("createdAt") or batch.created_at or "")
 
 
 def _parse_newest_time(completion: Mapping[str, JSON]) -> datetime:

@@ -304,9 +304,10 @@ def _find_batch_of_added_payment(payment_id: str) -> SubFlow:
 def list_payments(request: Request) -> Flow:
     """Answers GET /payments.
 
-    GET /batch/:id/summary  in parallel, for each stored batch that may have a payment of the page;
-                            with a filter for all stored batches, except complete ones without a
-                            payment since startDate; the newest payment comes first
+    GET /batches            all pages, if the service has this path, else the stored batches
+    GET /batch/:id/summary  in parallel, for each batch that may have a payment of the page; with a
+                            filter for all batches, except complete ones without a payment since
+                            startDate; the newest payment comes first
     GET /recipients/:id     with country, for each recipient whose country no summary shows
     """
     page, filters = parse_page_params(request.query), Filters.from_query(request.query)
@@ -449,7 +450,7 @@ UNLISTED = (
         "/payments",
         list_payments,
         "lossy",
-        f"{_UNLISTED_REASON}; has payments of batches created through the gateway, which filters them",
+        f"{_UNLISTED_REASON}; has the payments of all listed batches, which the gateway filters",
         answer_shape=legacy.ListedPaymentsAnswer,
         query_shape=legacy.FilteredQuery,
     ),

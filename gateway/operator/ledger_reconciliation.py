@@ -218,7 +218,7 @@ class Reconciler:
         return named_findings
 
     async def record_unknown_batches(self, report: ReconciliationReport) -> None:
-        """Records unknown batches: GET /payments lists the payments of recorded ones only."""
+        """Records unknown batches, like those that are changed through the gateway."""
         for position, finding in enumerate(report.unknown_batches):
             if finding.kind != "unknown":
                 continue
