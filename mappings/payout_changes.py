@@ -353,26 +353,16 @@ def _change_account(
     options: LegacyOptions,
     changed_accounts: list[tuple[Mapping[str, JSON], dict[str, JSON]]],
 ) -> SubFlow:
-    """Sends the changed fields of an existing account; appends it before and after the change."""
-    if method not in changes.methods_to_update:
-        return
-    if fields := changes.build_account_changes(method):
-        account = changes.find_account(method) or {}
-        response = yield from _update_account(changes, method, fields, options)
-        # The response has the new id, so later calls need it; its fields take precedence.
-        is_primary = bool(account.get("primary"))
-        changed_accounts.append((account, {"primary": is_primary, **account, **fields, **response}))
+    """Sends the changed fields of an existing account; appends it before and after the change.
 
-
-def _update_account(
-    changes: PayoutChanges, method: str, fields: Mapping[str, JSON], options: LegacyOptions
-) -> SubFlow:
-    """Updates an account with PATCH /recipients/:id/accounts/:account and returns the response.
-
-    If the id of the account has changed meanwhile, reads the recipient and tries again.
+    PATCH /recipients/:id/accounts/:account. If the id of the account has changed meanwhile, reads
+    the recipient and tries again.
     """
-    id_, account = changes.recipient["id"], changes.find_account(method) or {}
-    country = account.get("country")
+    is_updated = method in changes.methods_to_update
+    if not (is_updated and (fields := changes.build_account_changes(method))):
+        return
+    account = changes.find_account(method) or {}
+    id_, country = changes.recipient["id"], account.get("country")
     field_map = payouts.map_account_field_names_to_client(changes.payout, method, country)
     accounts = changes.recipient.get("accounts") or ()
     build_call = partial(
@@ -380,7 +370,7 @@ def _update_account(
     )
     call = build_call(account, accounts_before=accounts)
     try:
-        return (yield from payouts.send_account_with_number_retry(call, country, options))
+        response = yield from payouts.send_account_with_number_retry(call, country, options)
     except Refused as refused:
         if refused.status != 404:
             raise
@@ -394,4 +384,7 @@ def _update_account(
         ):
             raise Refused(500, [RECIPIENT_NOT_SHOWN_YET], retry_after="5") from None
         call = build_call(current_account, accounts_before=recipient["accounts"])
-        return (yield from payouts.send_account_with_number_retry(call, country, options))
+        response = yield from payouts.send_account_with_number_retry(call, country, options)
+    # The response has the new id, so later calls need it; its fields take precedence.
+    is_primary = bool(account.get("primary"))
+    changed_accounts.append((account, {"primary": is_primary, **account, **fields, **response}))

@@ -67,9 +67,7 @@ def update_payout_method(request: Request) -> Flow:
 def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
     """Returns the recipient and its facts after the change, and notices for the operator."""
     recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
-    payout = payouts.drop_masks_sent_back(
-        payouts.parse_payout(request.body, "", request.problems), recipient
-    )
+    payout = payouts.parse_payout(request.body, "", request.problems, recipient)
     is_late = yield from recipient_reads.is_shown_late(recipient)
     changes = payout_changes.detect_payout_changes(
         payout, recipient, facts, is_replacement=is_replacement, is_shown_late=is_late

@@ -61,9 +61,12 @@ class Payout(msgspec.Struct, frozen=True):
 
 
 def parse_payout(
-    body: Mapping[str, JSON] | None, prefix: str, problems: Sequence[Problem]
+    body: Mapping[str, JSON] | None, prefix: str, problems: Sequence[Problem], recipient: Recipient
 ) -> Payout:
-    """Parses a payout object. ``prefix`` is ``payout.`` inside a recipient, else empty."""
+    """Parses a payout object. ``prefix`` is ``payout.`` inside a recipient, else empty.
+
+    ``recipient`` is as the service shows it, empty before it is created.
+    """
     body = body or {}
     primary, sent_accounts = body.get("primary") or {}, body.get("accounts") or {}
     method = primary.get("method")
@@ -92,10 +95,11 @@ def parse_payout(
     }
     currency = primary.get("currency")
     code, nested_code = currency if isinstance(currency, list) else (currency, None)
-    return Payout(prefix, method, code, accounts, holds, refused_fields, nested_code)
+    payout = Payout(prefix, method, code, accounts, holds, refused_fields, nested_code)
+    return _drop_masks_sent_back(payout, recipient)
 
 
-def drop_masks_sent_back(payout: Payout, recipient: Recipient) -> Payout:
+def _drop_masks_sent_back(payout: Payout, recipient: Recipient) -> Payout:
     """Drops the masks from answers that clients send back; the values behind them stay."""
     accounts_by_type, accounts = map_shown_accounts_by_type(recipient), dict(payout.accounts)
     methods_with_mask = set()
@@ -236,19 +240,16 @@ def send_account_with_number_retry(call: Call, country: JSON, options: LegacyOpt
     iban, number = call.body.get("iban"), None
     if iban and not call.body.get("accountNum") and options.account_number_from_iban != "never":
         number = banking.extract_account_number_from_iban(iban)
-    if number is None:
-        return extract_account((yield call))
-    call_with_number = structs.replace(call, body={**call.body, "accountNum": number})
-    is_number_required = options.account_number_from_iban == "always" or (
-        yield LoadFacts("country", country)
+    is_number_required = number is not None and (
+        options.account_number_from_iban == "always" or (yield LoadFacts("country", country))
     )
     if not is_number_required:
         try:
             return extract_account((yield call))
         except Refused as refused:
-            if not refused.has_field_problem("empty_field", "accountNum"):
+            if number is None or not refused.has_field_problem("empty_field", "accountNum"):
                 raise
-    response = yield call_with_number
+    response = yield structs.replace(call, body={**call.body, "accountNum": number})
     if not is_number_required:
         yield CompareAndSet("country", country, {"account_number": True})
     return extract_account(response)

@@ -34,6 +34,7 @@ from mappings.effects import (
 from mappings.errors import NOT_FOUND
 from mappings.failures import Failure, Invalid, Refused, build_empty_field_problem
 from mappings.field_types import is_masked_value
+from mappings.lazy_sequences import iterate_chunks
 from mappings.list_filters import Filters
 from mappings.objects import (
     RECIPIENT,
@@ -69,7 +70,7 @@ def create_recipient(request: Request) -> Flow:
     A recipient that is not deleted yet is stored as deleted, and so never shown to clients.
     """
     body = request.body
-    payout = payouts.parse_payout(body.get("payout"), "payout.", request.problems)
+    payout = payouts.parse_payout(body.get("payout"), "payout.", request.problems, {})
     changes = payout_changes.detect_payout_changes(payout, body, {}, is_replacement=True)
     # Everything is validated before the first call, so that a refused request changes nothing.
     government_ids = [
@@ -273,9 +274,7 @@ def update_recipient(request: Request) -> Flow:
         request.body, recipient, is_shown_late=is_late
     )
     options = request.options
-    payout = payouts.drop_masks_sent_back(
-        payouts.parse_payout(body.get("payout"), "payout.", request.problems), recipient
-    )
+    payout = payouts.parse_payout(body.get("payout"), "payout.", request.problems, recipient)
     changes = payout_changes.detect_payout_changes(
         payout,
         recipient_bodies.merge_new_type_and_name(body, recipient),
@@ -388,8 +387,7 @@ def delete_recipients(request: Request) -> Flow:
         raise Invalid(NOT_FOUND)
     facts_by_id = yield LoadFacts("recipient", ids=tuple(ids))
     # In chunks, to stop early in a long list.
-    for start in range(0, len(ids), RECIPIENTS_PER_CHUNK):
-        chunk = ids[start : start + RECIPIENTS_PER_CHUNK]
+    for chunk in iterate_chunks(ids, RECIPIENTS_PER_CHUNK):
         results = yield Parallel([Call("GET", f"/recipients/{id_}") for id_ in chunk])
         for id_, result in zip(chunk, results, strict=True):
             if isinstance(result, Exception):
