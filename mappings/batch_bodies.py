@@ -316,6 +316,9 @@ def map_payment_field_names_to_client(payment: SentPayment, call_prefix: str) ->
     }
 
 
+BATCH_FIELD_NAMES = {"currency": "sourceCurrency", "description": "description"}
+
+
 class FieldNames(Mapping[str, str]):
     """Maps the field names of a batch and its payments to the client's, computed on demand.
 

@@ -75,7 +75,7 @@ empty object as the value, so that changes at the same time do not conflict. ``l
 the last to begin, and ``changed_at`` the time of the last change or removal of payments. A recipient
 has only ``last``, and its time is that of the row."""
 
-_LAST_KEY = "last"
+LAST_KEY = "last"
 CHANGED_AT = "changed_at"
 
 
@@ -109,7 +109,7 @@ def is_open_to_signed_changes(facts: Facts) -> bool:
 
 def list_open_signed_changes(signed_changes: Mapping[str, JSON]) -> list[JSON]:
     """Returns the payments that a batch's open signed changes add, or empty objects."""
-    return [value for name, value in signed_changes.items() if name not in (_LAST_KEY, CHANGED_AT)]
+    return [value for name, value in signed_changes.items() if name not in (LAST_KEY, CHANGED_AT)]
 
 
 def has_no_open_signed_change(signed_changes: Mapping[str, JSON]) -> bool:
@@ -121,10 +121,6 @@ def is_signed_change_recent(batch: Batch, now: datetime) -> bool:
     return is_recent(batch.signed_changes.get(CHANGED_AT), now)
 
 
-def build_signed_change_facts(name: str, payment: JSON) -> dict[str, JSON]:
-    return {name: payment or {}, _LAST_KEY: name}
-
-
 def build_no_new_signed_change_guards(batch: Batch) -> Sequence[CompareAndSet]:
     """Builds the check that no signed change has begun since the batch was loaded.
 
@@ -132,7 +128,7 @@ def build_no_new_signed_change_guards(batch: Batch) -> Sequence[CompareAndSet]:
     """
     if batch.is_draft:
         return ()
-    expected = {_LAST_KEY: batch.signed_changes.get(_LAST_KEY)}
+    expected = {LAST_KEY: batch.signed_changes.get(LAST_KEY)}
     return (CompareAndSet(SIGNED_CHANGES_KIND, batch.id, {}, expected=expected),)
 
 
@@ -327,31 +323,22 @@ def acquire_batch_lock(
 
 def call_service_under_lock(
     call: Call,
-    release: Callable[[], SubFlow],
+    release: SubFlow,
     convert_refusal: Callable[[Refused], Refused] = lambda refusal: refusal,
 ) -> SubFlow:
-    """Makes the call a batch was locked for; releases the lock if it certainly had no effect.
+    """Makes the call a batch was locked for; runs ``release`` if it certainly had no effect.
 
     A write without a response (``Unknown``) keeps the lock: it may have been executed.
     """
     try:
         return (yield call)
     except (Refused, Unreachable, Conflict) as failure:
-        yield from release()
+        yield from release
         if isinstance(failure, Refused):
             raise convert_refusal(failure) from None
         if isinstance(failure, Conflict):  # the upstream batch was superseded in the meantime
             raise Halted(BEING_CHANGED, retry_after=1) from None
         raise
-
-
-def call_service_under_batch_lock(
-    batch: Batch,
-    call: Call,
-    convert_refusal: Callable[[Refused], Refused] = lambda refusal: refusal,
-) -> SubFlow:
-    """Like ``call_service_under_lock``, for a change that releases the lock of a loaded batch."""
-    return call_service_under_lock(call, lambda: release_batch_lock(batch), convert_refusal)
 
 
 def release_batch_lock(batch: Batch) -> SubFlow:

@@ -111,7 +111,7 @@ def build_batch_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
         if isinstance(match, dict):
             # Of a new one no client has the id, so that one without a date that was started is older.
             is_started = derive_batch_status(match.get) not in (None, *EDITABLE_STATUSES)
-            if is_started and parse_creation_time(match) is None:
+            if is_started and parse_creation_time(match.get("createdAt")) is None:
                 return Inconclusive(f"{match['id']}, which has no date, may be older")
             return Confirmed({"batch": {"id": match["id"]}}, object_id=match["id"])
         return match

@@ -49,7 +49,7 @@ from mappings.matching import (
     match_payments_with_entries,
 )
 from mappings.objects import AMOUNT_FIELDS, Facts, drop_nulls
-from mappings.outcome_matching import ShownPayments, fetch_if_exists
+from mappings.outcome_matching import ShownPayments, fetch_if_exists, parse_creation_time
 from mappings.payloads import extract_batch, find_payments, parse_balances
 from mappings.payment_recipients import add_recipient_details
 
@@ -184,9 +184,7 @@ def _complete_stored_batch(stored: Batch, summary: JSON) -> SubFlow:
     id_, facts, entries = stored.id, stored.facts, stored.entries
     if stored.is_draft:
         entries = yield from add_recipient_details(entries)
-        batch = build_batch(id_, facts, entries, {}, None)
-        batch.requested_id = stored.requested_id
-        return batch
+        return build_batch(id_, facts, entries, {}, None, requested_id=stored.requested_id)
     payments = find_payments(summary)
     # The ids are stored only once, so all of them must be known.
     if (
@@ -203,11 +201,10 @@ def _complete_stored_batch(stored: Batch, summary: JSON) -> SubFlow:
     if page and entries:
         entries = _add_shown_ids(entries, page, facts.get("currency"))
     is_only_page_known = bool(page) and not entries
-    rows = page if is_only_page_known else payments
-    batch = build_batch(id_, facts, entries, extract_batch(summary), rows)
+    rows, fields = page if is_only_page_known else payments, extract_batch(summary)
+    batch = build_batch(id_, facts, entries, fields, rows, requested_id=stored.requested_id)
     if is_only_page_known:
         batch.has_known_payments = False
-    batch.requested_id = stored.requested_id
     return batch
 
 
@@ -309,11 +306,8 @@ def await_creation(
 def is_created_between(created_at: JSON, times: Sequence[str]) -> bool:
     """Whether a batch was created between two times; True if its date is not known."""
     earliest, latest = map(datetime.fromisoformat, times)
-    try:
-        return earliest <= datetime.fromisoformat(str(created_at)) <= latest
-    # Without a date, or without a zone, nothing says that it is another one.
-    except (ValueError, TypeError):
-        return True
+    created = parse_creation_time(created_at)
+    return created is None or earliest <= created <= latest
 
 
 # Changes that the service does not show yet

@@ -259,14 +259,15 @@ def build_batch(
     entries: Sequence[Entry],
     fields: Mapping[str, JSON],
     payments: Sequence[Payment] | None,
+    *,
+    requested_id: str = "",
 ) -> Batch:
     """Builds a batch from its stored state, the service's batch object and the service's payments.
 
     If the service does not show its payments (``payments`` is None), they are the requested ones.
     """
-    batch = Batch(
-        batch_id, facts, entries, restore_original_batch_fields(facts, fields), rows=payments
-    )
+    service_fields = restore_original_batch_fields(facts, fields)
+    batch = Batch(batch_id, facts, entries, service_fields, payments, requested_id=requested_id)
     is_shown_or_stored = payments is not None or bool(facts and not facts.get("elsewhere"))
     batch.has_known_payments = is_shown_or_stored and not has_more_payments(
         fields, batch.payment_count

@@ -11,7 +11,7 @@ from mappings.batch_changes import edit_batch_payments, list_payment_ids_to_load
 from mappings.batch_locks import (
     acquire_batch_lock,
     build_finished_change_facts,
-    call_service_under_batch_lock,
+    call_service_under_lock,
     change_batch,
     release_batch_lock,
     retry_on_conflict,
@@ -103,7 +103,7 @@ def create_batch(request: Request) -> Flow:
     memo, description = request.options.send_memo, body.get("description")
     payload = batch_bodies.build_batch_body(currency, description, entries, memo=memo)
     field_names = batch_bodies.FieldNames(
-        _CREATE_FIELD_NAMES,
+        {**batch_bodies.BATCH_FIELD_NAMES, "payments": "payments"},
         {"payments": sent_payments},
         batch_bodies.map_payment_field_names_to_client,
     )
@@ -135,13 +135,6 @@ def create_batch(request: Request) -> Flow:
             batch.computed_status = "open" if isinstance(failure, Unreachable) else None
     yield from add_missing_statuses([batch])
     return Answer({"batch": build_legacy_batch(batch)})
-
-
-_CREATE_FIELD_NAMES = {
-    "currency": "sourceCurrency",
-    "description": "description",
-    "payments": "payments",
-}
 
 
 # Read
@@ -244,7 +237,9 @@ def generate_quote(request: Request) -> Flow:
     batch, _ = yield from _submit_draft_and_lock_batch(batch, request, "quoting")
     call = build_quote_call(batch.upstream_id, batch.service_fields.get("quoteExpiredAt"))
     if batch.is_editable:
-        quote_fields = extract_batch((yield from call_service_under_batch_lock(batch, call)))
+        quote_fields = extract_batch(
+            (yield from call_service_under_lock(call, release_batch_lock(batch)))
+        )
         yield from release_batch_lock(batch)
     else:
         # The quote of a batch that is no longer editable is sent as well, so that the service
@@ -293,7 +288,7 @@ def start_batch(request: Request) -> Flow:
     check = partial(check_start_and_list_notices, request)
     batch, notices = yield from _submit_draft_and_lock_batch(batch, request, "starting", check)
     call = build_batch_start_call(batch.upstream_id)
-    response = yield from call_service_under_batch_lock(batch, call)
+    response = yield from call_service_under_lock(call, release_batch_lock(batch))
     facts = {
         **build_finished_change_facts(batch.facts, "sent"),
         "started": format_timestamp(request.now),
@@ -385,7 +380,7 @@ def _delete_batch(batch: Batch, request: Request, request_id: str | None = None)
     if not batch.is_draft:
         try:
             call = build_batch_deletion_call(batch.upstream_id)
-            yield from call_service_under_batch_lock(batch, call)
+            yield from call_service_under_lock(call, release_batch_lock(batch))
         except NoSuchOperation:
             if batch.facts.get("started"):
                 yield from release_batch_lock(batch)

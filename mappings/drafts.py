@@ -13,14 +13,15 @@ from functools import partial
 from msgspec import structs
 
 from mappings import money
-from mappings.batch_bodies import build_batch_body
+from mappings.batch_bodies import BATCH_FIELD_NAMES, build_batch_body
 from mappings.batch_edits import Edit, build_batch_edit_outcome_rule
 from mappings.batch_locks import (
     acquire_batch_lock,
     build_finished_change_facts,
     build_no_new_signed_change_guards,
-    call_service_under_batch_lock,
+    call_service_under_lock,
     is_signed_change_recent,
+    release_batch_lock,
 )
 from mappings.batch_outcomes import build_batch_creation_call
 from mappings.batch_reads import (
@@ -83,7 +84,8 @@ def edit_batch(
         return
     try:
         if edit.is_sent(memo=request.options.send_memo):
-            yield from call_service_under_batch_lock(batch, call, convert_not_found_if_field_named)
+            release = release_batch_lock(batch)
+            yield from call_service_under_lock(call, release, convert_not_found_if_field_named)
     except NoSuchOperation:
         yield from _edit_without_service(batch, request, edit, now)
         return
@@ -175,12 +177,11 @@ def _recreate_in_currency(batch: Batch, request: Request, edit_call: Call, edit:
     description = edit.facts.get("description", batch.description)
     currency, memo = str(edit.facts["currency"]), request.options.send_memo
     body = build_batch_body(currency, description, entries, memo=memo)
-    field_names = {"currency": "sourceCurrency", "description": "description"}
-    field_map: Mapping[str, str] = ChainMap(field_names, edit_call.field_map)  # type: ignore[arg-type] # it is only read
+    field_map: Mapping[str, str] = ChainMap(BATCH_FIELD_NAMES, edit_call.field_map)  # type: ignore[arg-type] # it is only read
     call = build_batch_creation_call(body, field_map)
-    upstream_id = extract_batch(
-        (yield from call_service_under_batch_lock(batch, call, convert_not_found_to_invalid_field))
-    )["id"]
+    release = release_batch_lock(batch)
+    response = yield from call_service_under_lock(call, release, convert_not_found_to_invalid_field)
+    upstream_id = extract_batch(response)["id"]
     facts = {"phase": "sent", "upstream": upstream_id, "is_new": True}
     redirect = build_batch_id_redirect(batch.id, batch.facts, upstream_id)
     yield from _save_draft(batch, request, entries, edit, batch.upstream_id, redirect, **facts)
@@ -324,7 +325,8 @@ def submit_draft(batch: Batch, request: Request) -> SubFlow:
     )
     call = build_batch_creation_call(body)
     convert_refusal = partial(_add_payment_ids_to_refusal, batch.entries)
-    response = yield from call_service_under_batch_lock(batch, call, convert_refusal)
+    release = release_batch_lock(batch)
+    response = yield from call_service_under_lock(call, release, convert_refusal)
     upstream_id = extract_batch(response)["id"]
     facts = {
         **build_finished_change_facts(batch.facts, "sent"),

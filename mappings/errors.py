@@ -185,10 +185,7 @@ def build_legacy_error(*problems: Problem) -> ErrorAnswer:
 
 
 _ERRORS_BY_CODE = {
-    "invalid_api_key": INVALID_KEY,
-    "not_authorized": NOT_AUTHORIZED,
-    "not_found": NOT_FOUND,
-    "rate_limit_exceeded": RATE_LIMIT_EXCEEDED,
+    error.code: error for error in (INVALID_KEY, NOT_AUTHORIZED, NOT_FOUND, RATE_LIMIT_EXCEEDED)
 }
 
 
@@ -222,16 +219,12 @@ def _translate_refusal(refusal: Refused) -> ErrorAnswer:
 
 def _replace_message_with_service_message(refusal: Refused, default: Problem) -> Problem:
     """Returns the legacy error with the first message of the service, if it sent any."""
-    for problem in refusal.problems:
-        if problem.message:
-            words = _build_field_word_map(refusal.field_map)
-            return structs.replace(
-                default,
-                message=_translate_field_names_in_message(
-                    problem.message, refusal.field_map, words
-                ),
-            )
-    return default
+    text = next((problem.message for problem in refusal.problems if problem.message), None)
+    if text is None:
+        return default
+    words = _build_field_word_map(refusal.field_map)
+    text = _translate_field_names_in_message(text, refusal.field_map, words)
+    return structs.replace(default, message=text)
 
 
 def _drop_duplicate_problems(problems: Sequence[Problem]) -> Iterable[Problem]:

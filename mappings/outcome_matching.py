@@ -145,14 +145,15 @@ def select_created_object(
 
 def is_created_after_write(row: JSONObject, write: InDoubtWrite) -> bool:
     """Whether an object was created since the write was sent; True if it has no readable date."""
-    created_at = parse_creation_time(row)
+    created_at = parse_creation_time(row.get("createdAt"))
     # Without a date nothing contradicts it, so the other fields have to decide.
     return created_at is None or created_at >= write.not_before
 
 
-def parse_creation_time(row: JSONObject) -> datetime | None:
+def parse_creation_time(text: JSON) -> datetime | None:
+    """Parses a time; None without a zone too, as nothing can be compared with it."""
     try:
-        created_at = datetime.fromisoformat(str(row.get("createdAt")))
+        created_at = datetime.fromisoformat(str(text))
     except ValueError:
         return None
     return created_at if created_at.tzinfo else None
@@ -289,16 +290,6 @@ class ShownPayments:
 
     def take(self, payment: JSONObject, is_match: PaymentTest) -> Payment | None:
         """Takes a payment that matches a sent one; None if none was left."""
-        row = self.find(payment, is_match)
-        self._taken.add(id(row))
-        return row
-
-    def take_added(self, body: JSONObject) -> Payment | None:
-        """Takes a payment that a signed request added, which may omit the batch's currency."""
-        return self.take({"currency": self._currency, **body}, is_same_payment)
-
-    def find(self, payment: JSONObject, is_match: PaymentTest) -> Payment | None:
-        """Finds a payment that matches a sent one and was not taken."""
         recipient_id = str(extract_recipient_id(payment))
         amount, sides = _extract_amount_and_possible_sides(payment, self._currency)
         if (index := self._indexes.get((recipient_id, sides))) is None:
@@ -314,8 +305,13 @@ class ShownPayments:
                 bucket.pop()
             for row in reversed(bucket):
                 if id(row) not in self._taken and is_match(payment, row, self._currency):
+                    self._taken.add(id(row))
                     return row
         return None
+
+    def take_added(self, body: JSONObject) -> Payment | None:
+        """Takes a payment that a signed request added, which may omit the batch's currency."""
+        return self.take({"currency": self._currency, **body}, is_same_payment)
 
 
 def _index_by_amount_and_memo(

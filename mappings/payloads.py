@@ -6,7 +6,8 @@ malformed list is an error, not an empty list, and a create without an id is in 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from mappings import money
 from mappings.current import BALANCE_PATH, ID_PATTERN, WALLET, Endpoint
@@ -17,13 +18,18 @@ from mappings.paging import extract_meta, parse_count_or_default, parse_record_c
 _BATCH_KEYS = ("batchSummary", "batch", "summary")
 
 
-def extract_batch(body: JSON) -> dict[str, JSON]:
-    """Returns the batch of a response: under one of its keys, or else the response itself."""
-    for key in _BATCH_KEYS:
-        if isinstance(body.get(key), dict):
-            batch: dict[str, JSON] = body[key]
-            return batch
+def _extract_object(keys: Iterable[str], body: JSON) -> dict[str, JSON]:
+    for key in keys:
+        if isinstance(found := body.get(key), dict):
+            return found
     return {name: value for name, value in body.items() if name not in ("ok", "errors")}
+
+
+extract_batch = partial(_extract_object, _BATCH_KEYS)
+"""Returns the batch of a response: under one of its keys, or else the response itself."""
+
+extract_payment = partial(_extract_object, ("payment",))
+"""Returns the payment of a response: under its key, or else the response itself."""
 
 
 def extract_payments(body: JSON) -> Sequence[dict[str, JSON]]:
@@ -69,14 +75,6 @@ def _is_page_of_longer_list(meta: Mapping[str, JSON], length: int) -> bool:
     """Whether ``meta`` says that there are more rows, by their number, else by that of pages."""
     records = parse_count_or_default(meta.get("records"), -1)
     return records > length if records >= 0 else parse_count_or_default(meta.get("pages"), 1) > 1
-
-
-def extract_payment(body: JSON) -> dict[str, JSON]:
-    """Returns the payment of a response: under its key, or else the response itself."""
-    payment = body.get("payment")
-    if isinstance(payment, dict):
-        return payment
-    return {name: value for name, value in body.items() if name not in ("ok", "errors")}
 
 
 def parse_balances(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:

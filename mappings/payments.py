@@ -116,7 +116,7 @@ def _add_payment(batch: Batch, request: Request) -> SubFlow:
         in_doubt=add.in_doubt_change,
     )
     convert_refusal = partial(convert_not_found_to_invalid_field, field="recipient.id")
-    response = yield from call_service_under_lock(call, lambda: finish_add(add), convert_refusal)
+    response = yield from call_service_under_lock(call, finish_add(add), convert_refusal)
     created = extract_payment(response)
     # Some services give no id in the response. The next load of the batch finds the payment.
     id_ = created.get("id")

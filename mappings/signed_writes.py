@@ -15,10 +15,10 @@ from datetime import timedelta
 
 from mappings.batch_locks import (
     CHANGED_AT,
+    LAST_KEY,
     SIGNED_CHANGES_KIND,
     build_external_batch_facts,
     build_finished_change_facts,
-    build_signed_change_facts,
     build_unchanged_batch_condition,
     call_service_under_lock,
     is_batch_unlocked,
@@ -94,7 +94,7 @@ def start_signed_batch(request: Request) -> Flow:
     except Failure:
         yield from release()
         raise
-    yield from call_service_under_lock(build_batch_start_call(upstream_id), release)
+    yield from call_service_under_lock(build_batch_start_call(upstream_id), release())
     # The version counts for a batch created elsewhere too: an edit that loaded it before the start
     # must conflict.
     finished_facts = build_finished_change_facts(facts, "sent")
@@ -134,7 +134,7 @@ def change_signed_batch(request: Request) -> Flow:
     target = request.body["method"], request.body["path"]
     call = Call(*target, reconcile=_may_exist, only_while_client_waits=True)
     try:
-        created = yield from call_service_under_lock(call, release)
+        created = yield from call_service_under_lock(call, release())
     except PossiblyExecuted:
         yield from _record_possible_execution(request, registered)
         raise
@@ -216,7 +216,7 @@ def _register_change(upstream_id: str, batch_id: str, name: str, payment: JSON) 
         # Checked in the same transaction: an edit may begin meanwhile.
         lock = {key: facts.get(key) for key in ("phase", "since")}
         guard = CompareAndSet("batch", batch_id, {}, expected=lock)
-        new_facts = build_signed_change_facts(name, payment)
+        new_facts = {name: payment or {}, LAST_KEY: name}
         return CompareAndSet(SIGNED_CHANGES_KIND, batch_id, new_facts, linked=(guard,))
 
     condition = is_open_to_signed_changes if payment is None else is_open_to_signed_adds
