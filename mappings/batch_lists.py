@@ -30,7 +30,7 @@ from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
 from mappings.effects import JSON, MAX_PARALLEL_CALLS, CompareAndSet, LoadFacts, SubFlow
 from mappings.failures import NoSuchOperation, Refused, Unreachable
 from mappings.lazy_sequences import iterate_chunks
-from mappings.list_filters import Filters, has_matching_payment
+from mappings.list_filters import LATEST_INSTANT, Filters, has_matching_payment
 from mappings.matching import Payment
 from mappings.objects import drop_nulls
 from mappings.paging import load_all_rows, parse_count_or_default
@@ -190,13 +190,10 @@ class _NewestPaymentsReader:
         # Batches are added until those taken have enough payments, or until the next one has only
         # payments older than all those that are held.
         missing_count, batch_ids = self.limit - len(self.newest), list[str]()
-        oldest_created_at = None if missing_count > 0 else self.newest[-1].created_at
+        oldest_created_at = LATEST_INSTANT if missing_count > 0 else self.newest[-1].created_at
         while remaining_ids and len(batch_ids) < MAX_PARALLEL_CALLS:
             completion = self.completions[remaining_ids[0]]
-            is_older = (
-                oldest_created_at is None or _parse_newest_time(completion) < oldest_created_at
-            )
-            if missing_count <= 0 and is_older:
+            if missing_count <= 0 and _parse_newest_time(completion) < oldest_created_at:
                 break
             batch_ids.append(remaining_ids.popleft())
             missing_count -= completion["payments"]

@@ -7,7 +7,7 @@ failed.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -205,10 +205,14 @@ def _translate_refusal(refusal: Refused) -> ErrorAnswer:
         problems = [
             _translate_problem(problem, refusal.field_map, words) for problem in faults[:MAX_ERRORS]
         ]
-        return ErrorAnswer(
-            406,
-            truncate_problems([*_drop_duplicate_problems(problems)], len(faults) - len(problems)),
-        )
+        # Several fields of a call may come from one field of the client. Problems without a field
+        # all remain, because each may be about another payment.
+        distinct = {
+            (problem, index if problem.field is None else None): problem
+            for index, problem in enumerate(problems)
+        }
+        omitted_count = len(faults) - len(problems)
+        return ErrorAnswer(406, truncate_problems([*distinct.values()], omitted_count))
     codes = (problem.code for problem in refusal.problems if problem.code in _ERRORS_BY_CODE)
     default = _ERRORS_BY_CODE.get(next(codes, ""), INTERNAL_ERROR)
     # The service's message would be about the gateway's credentials, not about the client's key.
@@ -225,18 +229,6 @@ def _replace_message_with_service_message(refusal: Refused, default: Problem) ->
     words = _build_field_word_map(refusal.field_map)
     text = _translate_field_names_in_message(text, refusal.field_map, words)
     return structs.replace(default, message=text)
-
-
-def _drop_duplicate_problems(problems: Sequence[Problem]) -> Iterable[Problem]:
-    """Drops equal problems: several fields of a call may come from one field of the client.
-
-    Problems without a field all remain, because each may be about another payment.
-    """
-    distinct = {
-        (problem, index if problem.field is None else None): problem
-        for index, problem in enumerate(problems)
-    }
-    return distinct.values()
 
 
 def _translate_problem(

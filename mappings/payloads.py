@@ -137,7 +137,10 @@ def has_expected_shape(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
         balances = extract_raw_balances(body)
         return isinstance(balances, dict | list) and (not balances or bool(parse_balances(body)))
     name = LIST_FIELDS[endpoint.path]
-    return name in body and _is_list_of_objects(body[name])
+    rows = body.get(name)
+    # Some services send null for an empty list.
+    is_null = rows is None and name in body
+    return is_null or (isinstance(rows, list | LazySequence) and has_only_type(rows, dict))
 
 
 def _has_new_id(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
@@ -145,8 +148,3 @@ def _has_new_id(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
     created = extract_batch(body) if endpoint.path == "/batches" else body.get("recipient")
     id_ = created.get("id") if isinstance(created, dict) else None
     return isinstance(id_, str) and re.fullmatch(ID_PATTERN, id_) is not None
-
-
-def _is_list_of_objects(value: JSON) -> bool:
-    """Whether the value is a list of objects; some services send null for an empty list."""
-    return value is None or (isinstance(value, list | LazySequence) and has_only_type(value, dict))
