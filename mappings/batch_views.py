@@ -213,10 +213,9 @@ class Batch:
 
     def find_payment(self, payment_id: str) -> Payment | None:
         """Finds a payment by the client's id, the service's, or the one it was added as."""
-        for payment in self.payments:
-            if payment_id in (payment["id"], payment.get("upstream"), payment["added_as"]):
-                return payment
-        return None
+        names = ("id", "upstream", "added_as")
+        found = (each for each in self.payments if payment_id in map(each.get, names))
+        return next(found, None)
 
 
 def is_draft(facts: Facts) -> bool:
