@@ -208,6 +208,11 @@ def _parse_amount_with_any_decimals(value: Any) -> Any:
     return _parse_amount(value)
 
 
+def _parse_ssn(value: Any) -> Any:
+    """Parses any text: one that is only sent back is written as the service shows it."""
+    return _parse_text(value)
+
+
 _OTHER_MASK = re.compile(r"[Xx#.\u2022-]{3,}([0-9]{2,4})")
 """The current document does not say with which characters a service masks: ``XXX-XX-6789``."""
 
@@ -232,7 +237,7 @@ Email = Annotated[str, BeforeValidator(_parse_email)]
 Day = Annotated[str, BeforeValidator(_parse_day)]
 Flag = Annotated[bool, BeforeValidator(_parse_boolean)]
 Integer = Annotated[int, BeforeValidator(_parse_integer)]
-Ssn = Text  # any text: one that is only sent back is written as the service shows it
+Ssn = Annotated[str, BeforeValidator(_parse_ssn)]
 Amount = Annotated[str, BeforeValidator(_parse_amount)]
 ShownAmount = Annotated[str, BeforeValidator(_parse_amount_with_any_decimals)]
 RecipientType = Annotated[
