@@ -1491,9 +1491,10 @@ def _batch_lists() -> Iterator[Sequence]:
         ]}),
         *ALL_OF_BATCH,
         *(get(f"{P}{page}") for page in pages),
+        # With a character that no id has: three letters are in one of many ids by chance.
         *(
             get(f"{P}?search={word}")
-            for word in ("ada", "ADA@EXAMPLE", "Wal", "memo%204", "r-77", "{payment}", "nobody", "")
+            for word in ("ada%20", "ADA@EXAMPLE", "Wal%20", "memo%204", "r-77", "{payment}", "nobody", "")
         ),
         get(f"{P}?search=w@example.com&page=2&pageSize=2"),
         get(f"{ONE_R}/payments"),
@@ -1507,13 +1508,13 @@ def _batch_lists() -> Iterator[Sequence]:
                 "targetCurrency=USD", "targetCurrency=CAD", "country=US", "country=deu",
                 "country=ZZ", "recipient={recipient}", "recipient=W@example.com",
                 "recipient=R-NOBODY", "startDate=2020-01-01", "endDate=2020-01-01",
-                "startDate=soon", "status=pending&country=US&search=memo",
+                "startDate=soon", "status=pending&country=US&search=memo%20",
                 "recipient={recipient}&pageSize=1&page=2", "unknown=1&status=",
             )
         ),
         get("/payments"),
         get("/payments?page=2&pageSize=3"),
-        get("/payments?search=dee"),
+        get("/payments?search=dee%20"),
         get("/payments/{payment}"),
         get("/payments/P-NOBODY"),
         post(f"{ONE_B}/start-processing"),
@@ -1548,8 +1549,8 @@ def _batch_lists() -> Iterator[Sequence]:
             *newest_pages,
             *batches(1),
             *newest_pages,
-            get("/payments?search=ada&pageSize=3"),
-            get("/payments?search=ada&pageSize=3&page=11"),
+            get("/payments?search=ada%20&pageSize=3"),
+            get("/payments?search=ada%20&pageSize=3&page=11"),
             *newest_pages[:2],
         ],
     )
