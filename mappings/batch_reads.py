@@ -74,15 +74,17 @@ def load_batch(
     payment_ids: Collection[str] | None = None,
     *,
     superseded_problem: Problem = NOT_FOUND,
+    facts: Facts | None = None,
 ) -> SubFlow:
     """Loads a batch; calls GET /batch/:id/summary unless it is a draft.
 
-    ``batch_id`` is its first id, or any that it has had at the service. Of a draft, only the payments
+    ``batch_id`` is its first id, or any that it has had at the service; ``facts`` are those that are
+    stored under it, if they are known. Of a draft, only the payments
     in ``payment_ids`` are loaded, if it has them all. Raises Invalid for a batch deleted through the
     gateway, and ``superseded_problem`` for a superseded one. The status may be missing: see
     ``add_missing_statuses``.
     """
-    batch = yield from _load_stored_batch(batch_id, payment_ids, superseded_problem)
+    batch = yield from _load_stored_batch(batch_id, payment_ids, superseded_problem, facts)
     summary = None if batch.is_draft else (yield from _fetch_summary(batch))
     return (yield from _complete_stored_batch(batch, summary))
 
@@ -156,9 +158,12 @@ def _load_stored_batch(
     requested_id: str,
     payment_ids: Collection[str] | None = None,
     superseded_problem: Problem = NOT_FOUND,
+    facts: Facts | None = None,
 ) -> SubFlow:
     """Loads the stored state, by the batch's first id; a batch created elsewhere has no facts."""
-    batch_id, facts = requested_id, (yield LoadFacts("batch", requested_id))
+    batch_id = requested_id
+    if facts is None:
+        facts = yield LoadFacts("batch", requested_id)
     if not facts:
         # A batch submitted from a draft has another id at the service, which redirects here.
         redirect = yield LoadFacts("alias", requested_id)

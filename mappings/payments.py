@@ -40,7 +40,7 @@ from mappings.failures import Failure, Invalid, Refused, is_retryable_read_failu
 from mappings.ids import derive_deterministic_id
 from mappings.list_filters import Filters, filter_payments, search_payments
 from mappings.matching import Entry, Payment, extract_recipient_id
-from mappings.objects import build_legacy_payment, build_legacy_recipient, drop_nulls
+from mappings.objects import Facts, build_legacy_payment, build_legacy_recipient, drop_nulls
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_payment
 from mappings.payment_recipients import (
@@ -137,48 +137,53 @@ def read_payment(request: Request) -> Flow:
     GET /recipients/:id
     """
     batch_id, id_ = request.ids["id"], request.ids["payment"]
-    payment = yield from _load_payment_of_started_batch(batch_id, id_)
-    if payment is not None:
-        return Answer({"payment": (yield from _build_full_payment(payment, request))})
-    batch = yield from load_batch(batch_id, (id_,))
-    payment = {**_require_payment(batch, request), "id": id_}
-    return (yield from _answer_payment(request, batch, payment))
-
-
-def _load_payment_of_started_batch(
-    batch_id: str, id_: str, payment: Payment | None = None
-) -> SubFlow:
-    """Loads a payment without its batch, of which a client may read very many payments in turn.
-
-    ``payment`` is the service's, if it is known. Returns None unless it shows all that the batch and
-    what is stored would add.
-    """
     facts = yield LoadFacts("batch", batch_id)
-    # The service may still show a payment that was removed from the batch, or from one superseded.
-    if not facts.get("started") or facts.get("removed_at") or facts.get("abandoned"):
-        return None
-    if payment is None:
-        payment = yield from _fetch_payment_if_possible(id_)
+    service_payment: Payment = {}
+    if _may_be_read_alone(facts):
+        service_payment = yield from _fetch_payment_if_possible(id_)
+        payment = _complete_without_batch(service_payment, id_, batch_id, facts)
+        if payment is not None:
+            return Answer({"payment": (yield from _build_full_payment(payment, request))})
+    batch = yield from load_batch(batch_id, (id_,), facts=facts)
+    payment = {**_require_payment(batch, request), "id": id_}
+    known = service_payment if _is_reduced(payment) else {}
+    return (yield from _answer_payment(request, batch, payment, known))
+
+
+def _may_be_read_alone(facts: Facts) -> bool:
+    """Whether a payment may be read without its batch, of which a client may read very many.
+
+    The service may still show a payment that was removed from the batch, or from one superseded.
+    """
+    return bool(facts.get("started")) and not (facts.get("removed_at") or facts.get("abandoned"))
+
+
+def _complete_without_batch(
+    payment: Payment, id_: str, batch_id: str, facts: Facts
+) -> Payment | None:
+    """Completes the service's payment; None unless it shows all that the batch would add."""
     shown_batch = payment.get("batch") or {}
     is_pending = payment.get("status") == "pending"
     times = ("createdAt", "updatedAt", "sentAt", *(() if is_pending else ("completedAt",)))
     has_memo = payment.get("memo") or facts.get("has_memos") is False
     is_complete = has_memo and all(map(shown_batch.get, times)) and not _is_reduced(payment)
-    if not is_complete or shown_batch.get("id") != facts.get("upstream", batch_id):
+    is_of_batch = shown_batch.get("id") == facts.get("upstream", batch_id)
+    if not (_may_be_read_alone(facts) and is_complete and is_of_batch):
         return None
     shared = Batch(batch_id, facts, ()).common_payment_fields
     return {**merge_payment_with_request(payment, None, shared), "id": id_}
 
 
 def _answer_payment(
-    request: Request, batch: Batch, payment: Payment, service_payment: Payment | None = None
+    request: Request, batch: Batch, payment: Payment, service_payment: Payment
 ) -> Flow:
+    """Answers a payment of a batch; ``service_payment`` is that of GET /payments/:id, if known."""
     # Drafts are excluded: their upstream payments are those of a superseded batch.
     is_shown_elsewhere = bool(payment.get("upstream")) and not batch.is_draft
-    if service_payment is None and is_shown_elsewhere and _is_reduced(payment):
+    if not service_payment and is_shown_elsewhere and _is_reduced(payment):
         service_payment = yield from _fetch_payment_if_possible(payment["upstream"])
     # The fields of the batch take precedence.
-    payment = {**drop_nulls(service_payment or {}), **drop_nulls(payment)}
+    payment = {**drop_nulls(service_payment), **drop_nulls(payment)}
     return Answer({"payment": (yield from _build_full_payment(payment, request))})
 
 
@@ -239,9 +244,10 @@ def list_batch_payments(request: Request) -> Flow:
     GET /batch/:id/summary  the gateway searches and pages its payments
     """
     batch = yield from load_batch(request.ids["id"])
-    payments = batch.merge_payments()
     if search := request.query.get("search"):
-        payments = yield from search_payments(search, payments)
+        payments = yield from search_payments(search, batch.payments)
+    else:
+        payments = batch.merge_payments()
     return Answer((yield from _build_payments_page(request, payments, len(payments))))
 
 
@@ -265,26 +271,28 @@ def read_any_payment(request: Request) -> Flow:
     # The service may still have it, in a superseded batch.
     if redirect.get("gone"):
         raise Invalid(NOT_FOUND)
-    batch_id = redirect.get("batch")
-    service_payment: Payment | None = None
+    batch_id, facts = redirect.get("batch"), None
+    service_payment: Payment = {}
     if batch_id is None:
         try:
             service_payment = extract_payment((yield Call("GET", f"/payments/{id_}")))
+            batch_id = (service_payment.get("batch") or {}).get("id")
         except Refused as refusal:
             if refusal.status == 404:
                 batch_id = yield from _find_batch_of_added_payment(id_)
             if batch_id is None:
                 raise
-        else:
-            batch_id = (service_payment.get("batch") or {}).get("id")
-            known = service_payment
-            if batch_id is not None:
-                known = yield from _load_payment_of_started_batch(batch_id, id_, service_payment)
-            # Without a batch nothing is stored about it, so the service's payment is all there is.
-            if known is not None:
-                return Answer({"payment": (yield from _build_full_payment(known, request))})
+    payment: Payment | None = None
+    if batch_id is None:
+        # Nothing is stored about it, so the service's payment is all there is.
+        payment = service_payment
+    elif service_payment:
+        facts = yield LoadFacts("batch", batch_id)
+        payment = _complete_without_batch(service_payment, id_, batch_id, facts)
+    if payment is not None:
+        return Answer({"payment": (yield from _build_full_payment(payment, request))})
     first_id = redirect.get("id", id_)
-    batch = yield from load_batch(batch_id, (first_id,))
+    batch = yield from load_batch(batch_id, (first_id,), facts=facts)
     # The request names no batch, so the answer has the id that clients know it by.
     batch.requested_id = ""
     payment = batch.find_payment(first_id)

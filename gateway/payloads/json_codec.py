@@ -29,12 +29,7 @@ import msgspec
 import simplejson
 
 from mappings import exact_json
-from mappings.exact_json import (
-    MAX_DIGITS,
-    ExactDecimal,
-    encode_plain_value,
-    parse_number,
-)
+from mappings.exact_json import MAX_DIGITS, ExactDecimal, encode_plain_value, parse_number
 from mappings.lazy_sequences import (
     SLICE_SIZE,
     LazySequence,
