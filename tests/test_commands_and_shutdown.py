@@ -474,14 +474,15 @@ def test_port_in_use_is_a_one_line_error(
         output = require_one_line(run_installed_command(*arguments, folder=tmp_path, **variables))
     assert port in output
     assert "in use" in output
+    assert f"SERVER__{port_name} sets another" in output
 
 
 def test_unavailable_address_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
     variables = {"PAYOUT_GATEWAY_SERVER__HOST": "192.0.2.1"}
-    assert "192.0.2.1" in require_one_line(
-        run_installed_command("serve", folder=tmp_path, **variables)
-    )
+    output = require_one_line(run_installed_command("serve", folder=tmp_path, **variables))
+    assert "192.0.2.1" in output
+    assert "SERVER__HOST sets another" in output
 
 
 # The whole of it, as an operator would set it up.

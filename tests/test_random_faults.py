@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import random
-import ssl
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from tests.journal_check import check_journal
 from tests.operator_commands import wait_until_async
@@ -23,13 +16,8 @@ from tests.recording_service import (
     BEHAVIOURS,
     PlannedFault,
     ReceivedRequest,
-    RecordingService,
-    open_recording_service,
 )
-from tests.running_gateway import GatewayUnderTest, open_gateway
-from tests.simulator import Service
 from tests.sockets import wait_until
-from tests.state import load_writes
 from tests.test_upstream_faults import (
     KINDS,
     LATE_SECONDS,
@@ -190,49 +178,3 @@ async def test_writes_in_flight_at_a_service_crash_are_executed_once(
 
 
 # Not to be trusted
-
-
-def create_server_context(
-    folder: Path, not_before: timedelta, not_after: timedelta
-) -> ssl.SSLContext:
-    """Signed by itself, for this machine."""
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now + not_before)
-        .not_valid_after(now + not_after)
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (folder / "certificate.pem").write_bytes(builder.public_bytes(pem) + secret)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "certificate.pem")
-    return context
-
-
-async def check_certificate_is_refused(
-    gateway: GatewayUnderTest, recorder: RecordingService
-) -> None:
-    response = await gateway.request("POST", "/v1/recipients", build_person("tls"))
-    assert (response.status, response.body["errors"][0]["code"]) == (500, "internal_server_error")
-    assert recorder.requests == []
-    (line,) = await load_writes(gateway.settings)
-    assert (line.state, line.operation_state) == ("unsent", "undone")
-
-
-@pytest.mark.parametrize("not_after", [timedelta(days=-1), timedelta(days=1)])
-async def test_untrusted_or_expired_certificate_gets_no_request(
-    not_after: timedelta, tmp_path: Path
-) -> None:
-    context = create_server_context(tmp_path, timedelta(days=-2), not_after)
-    async with open_recording_service(Service(seed=1), context) as recorder:
-        async with open_gateway(tmp_path, recorder.url) as gateway:
-            await check_certificate_is_refused(gateway, recorder)

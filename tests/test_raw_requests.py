@@ -8,6 +8,8 @@ calls, and that no client data is repeated or logged.
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator
 
@@ -19,7 +21,7 @@ from tests.processes import Process
 from tests.raw.bodies import BODIES
 from tests.raw.framing import FRAMING
 from tests.raw.heads import HEADS
-from tests.raw.rows import CANARY, HOST, RawCase, build_get
+from tests.raw.rows import CANARY, CHUNKED, HOST, RawCase, build_get, build_post
 from tests.running_gateway import KEY
 from tests.sockets import RawConnection, RawResponse, assert_legacy, open_connection
 
@@ -100,3 +102,34 @@ def _assert_answer_has_no_secrets(response: RawResponse) -> None:
     response_text = response.body.decode() + json.dumps(response.headers)
     assert CANARY not in response_text.lower()
     assert KEY["api_key"] not in response_text
+
+
+LATE_ERRORS = {
+    "a chunk size that is no number": ("", [b"1\r\n{\r\n", b"ZZ\r\n}\r\n"], 406),
+    "a chunk longer than it says": ("", [b"1\r\n{\r\n", b"1\r\n}}}}\r\n"], 406),
+    "a chunk that ends, and no chunk size": ("", [b"1\r\n{", b"\r\nZ\r\n}\r\n"], 406),
+    "gzip that turns bad": (
+        "Content-Encoding: gzip\r\n",
+        [b"A\r\n" + gzip.compress(b"{}")[:10] + b"\r\n", b"5\r\nhello\r\n0\r\n\r\n"],
+        406,
+    ),
+    "chunks that go over the limit": ("", [b"9000\r\n" + b" " * 0x9000 + b"\r\n"] * 3, 413),
+}
+"""Headers, the parts of a body as they come, and the status."""
+
+
+@pytest.mark.parametrize(("headers", "parts", "status"), LATE_ERRORS.values(), ids=LATE_ERRORS)
+async def test_body_that_becomes_malformed_is_refused(
+    gateway_process: GatewayAndService, headers: str, parts: list[bytes], status: int
+) -> None:
+    request_count = len(gateway_process.simulator.service.requests)
+    async with await open_connection(gateway_process.gateway.port) as connection:
+        await connection.send(build_post(f"{CHUNKED}{headers}").encode())
+        for part in parts:
+            await asyncio.sleep(0.03)
+            await connection.send(part)
+        response = await connection.read_response()
+    assert response is not None
+    assert response.status == status
+    assert_legacy(response)
+    assert len(gateway_process.simulator.service.requests) == request_count

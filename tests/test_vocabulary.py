@@ -154,43 +154,6 @@ async def test_list_filter_is_translated_in_one_call(
 # Errors
 
 
-async def test_service_refusal_names_the_clients_field(
-    gateway_and_service: GatewayAndService,
-) -> None:
-    """``zoe@example`` is a valid address for the gateway, but not for this service."""
-    id_ = await gateway_and_service.create_recipient(payout=PAYPAL)
-    path, payout = f"/recipients/{id_}", {"accounts": {"paypal": {"address": "zoe@example"}}}
-    expected_errors = [("invalid_field", "accounts.paypal.address")]
-    assert (
-        await gateway_and_service.request_refused("PATCH", f"{path}/payout-methods", payout)
-        == expected_errors
-    )
-    assert (
-        await gateway_and_service.request_refused(
-            "POST", f"{path}/payout-methods", {**PAYPAL, **payout}
-        )
-        == expected_errors
-    )
-    assert await gateway_and_service.request_refused("PATCH", path, {"payout": payout}) == [
-        ("invalid_field", "payout.accounts.paypal.address")
-    ]
-
-
-async def test_messages_use_only_the_clients_vocabulary(
-    gateway_and_service: GatewayAndService,
-) -> None:
-    """Not only ``field``: people read the message."""
-    path = (
-        f"/v1/recipients/{await gateway_and_service.create_recipient(payout=BANK)}/payout-methods"
-    )
-    for address in ("nobody", "zoe@example", None, ""):
-        body = {**PAYPAL, "accounts": {"paypal": {"address": address}}}
-        response = await gateway_and_service.gateway.request("POST", path, body)
-        assert response.status == 406
-        for word in (*DEFAULT_WORDS, *SERVICE_WORDS, "emailAddress"):
-            assert word not in response.text
-
-
 async def test_account_under_an_unknown_name_is_ignored(
     gateway_and_service: GatewayAndService,
 ) -> None:
@@ -204,16 +167,6 @@ async def test_account_under_an_unknown_name_is_ignored(
     assert (await gateway_and_service.load_payout(id_))["accounts"] == {
         "paypal": {"address": ADDRESS}
     }
-
-
-async def test_service_method_name_is_refused(gateway_and_service: GatewayAndService) -> None:
-    id_ = await gateway_and_service.create_recipient(payout=BANK)
-    body = {"primary": {"method": "payco"}, "accounts": {"paypal": {"address": ADDRESS}}}
-    response = await gateway_and_service.gateway.request(
-        "POST", f"/v1/recipients/{id_}/payout-methods", body
-    )
-    assert response.status == 406
-    assert [error["field"] for error in response.body["errors"]] == ["primary.method"]
 
 
 # Free text

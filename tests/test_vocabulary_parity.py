@@ -56,7 +56,7 @@ VOCABULARY = {
 DEFAULT_WORDS_PATTERN = re.compile(
     r"wallet|\bavatarurl|servicetotal|\"service\"|/service\b|svcsign", re.IGNORECASE
 )
-SERVICE_WORDS_PATTERN = re.compile(r"payco|pictureUrl")
+SERVICE_WORDS_PATTERN = re.compile(r"payco|pictureUrl|emailAddress")
 
 PAYPAL = {
     "primary": {"method": "paypal", "currency": "USD"},
@@ -269,6 +269,7 @@ INVALID_WALLET = {**PAYPAL, "accounts": {"paypal": {"address": "nobody"}}}
 INVALID_PAYOUTS = (
     INVALID_WALLET,
     {**PAYPAL, "accounts": {"paypal": {"address": "zoe@example"}}},
+    {**PAYPAL, "accounts": {"paypal": {"address": None}}},
     {"primary": {"method": "paypal"}, "accounts": {}},
     {"primary": {"method": "paypal"}, "accounts": {"paypal": {}}},
     {"primary": {"method": "payco"}, "accounts": {}},
@@ -304,3 +305,6 @@ async def test_errors_of_a_recipient_payout_name_the_clients_fields(
             "POST", "/recipients", {**RECIPIENT_BODY, "payout": INVALID_WALLET}
         )
         assert errors == (406, [("invalid_field", "payout.accounts.paypal.address")])
+        path = f"/recipients/{await interface.create_recipient(PAYPAL)}"
+        payout = {"accounts": {"paypal": {"address": "zoe@example"}}}
+        assert await interface.request_refused("PATCH", path, {"payout": payout}) == errors

@@ -23,14 +23,9 @@ CUSTOM_VOCABULARY = Vocabulary(
     legacy_service="acme",
     legacy_service_total="AcmeTotal",
     legacy_avatar_url="gravatarUrl",
-    current_wallet="payco",
-    current_avatar_url="pictureUrl",
 )
-LEGACY, CURRENT, NEUTRAL = (
-    build_legacy_translator(CUSTOM_VOCABULARY),
-    build_current_translator(CUSTOM_VOCABULARY),
-    build_legacy_translator(Vocabulary()),
-)
+LEGACY = build_legacy_translator(CUSTOM_VOCABULARY)
+NEUTRAL = build_legacy_translator(Vocabulary())
 
 
 class Inner(TypedDict, total=False):
@@ -124,21 +119,6 @@ def test_value_without_shape_is_unchanged() -> None:
 def test_non_object_in_place_of_object_is_unchanged(value: Any) -> None:
     assert TRANSLATOR.translate_to_neutral(Shape, value) == value
     assert TRANSLATOR.translate_from_neutral(Shape, value) == value
-
-
-@pytest.mark.parametrize(
-    ("shape", "shown", "neutral"),
-    [
-        (current.SummaryBatch, {"AcmeTotal": 1}, {"ServiceTotal": 1}),
-        (current.SummaryBatch, {"merchantBalances": {"AcmeTotal": 1}}, {"merchantBalances": {"ServiceTotal": 1}}),
-        (current.BalanceAnswer, {"payco": {"amount": "1.00"}}, {"wallet": {"amount": "1.00"}}),
-        (current.BalanceAnswer, {"balance": {"payco": {"type": "payco"}}}, {"balance": {"wallet": {"type": "wallet"}}}),
-    ],
-)  # fmt: skip
-def test_words_of_balances_and_totals_are_the_services(
-    shape: Any, shown: Any, neutral: Any
-) -> None:
-    assert CURRENT.translate_to_neutral(shape, shown) == neutral
 
 
 def test_input_is_not_modified() -> None:
@@ -269,14 +249,3 @@ def test_default_vocabulary_translates_nothing(value: Any) -> None:
     for answer_type in (legacy.Recipient, legacy.RecipientBody, current.Recipient):
         assert NEUTRAL.translate_to_neutral(answer_type, value) is value
         assert NEUTRAL.translate_from_neutral(answer_type, value) is value
-
-
-def test_each_side_has_its_own_vocabulary() -> None:
-    only_legacy = Vocabulary(legacy_wallet="paypal")
-    assert build_current_translator(only_legacy).translate_from_neutral(
-        current.Account, {"type": "wallet"}
-    ) == {"type": "wallet"}
-    only_current = Vocabulary(current_wallet="payco")
-    assert build_legacy_translator(only_current).translate_from_neutral(
-        legacy.Payout, {"method": "wallet"}
-    ) == {"method": "wallet"}

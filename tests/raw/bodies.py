@@ -155,14 +155,18 @@ AFTER: dict[str, RawCase] = {
         build_post(f"{KEYED}Content-Length: {len(build_get())}\r\n", build_get(), "/v1/none"), "404 goes on", "passed over, not read as a request"
     ),
     "an expectation, and the body with it": build_raw(
-        build_sized_post("[]", "Expect: 100-continue\r\n"), "100 406 goes on", "as if it had waited"
+        build_sized_post("[]", "Expect: 100-CONTINUE\r\n"), "100 406 goes on", "as if it had waited"
     ),
     "an expectation, and no key": build_raw(
         build_post(f"{HOST}Content-Length: 2\r\nExpect: 100-continue\r\n", "[]"), "403 goes on", "it is not asked for the body"
     ),
+    "an expectation, and no path": build_raw(
+        build_sized_post("[]", "Expect: 100-continue\r\n", "/v1/none"), "404 goes on", "it is not asked for the body"
+    ),
     "an expectation nobody knows": build_raw(build_sized_post("[]", f"Expect: {CANARY}\r\n"), "406 goes on", "passed over"),
     "two expectations": build_raw(build_sized_post("[]", "Expect: 100-continue, x\r\n"), "406 goes on", "passed over"),
     "two good requests at once": build_raw(build_get() + build_get(), "200 200 goes on", "one after the other", *LIST, *LIST),
+    "200 requests at once": build_raw(build_get("/v1/none") * 200, "404 " * 200 + "goes on", "one after the other"),
     "requests of two clients at once": build_raw(
         build_get() + build_get(headers=HOST) + build_get(), "200 403 200 goes on", "a key is of its own request", *LIST, *LIST
     ),
@@ -174,6 +178,9 @@ AFTER: dict[str, RawCase] = {
     ),
     "an empty line after a close": build_raw(
         build_sized_post("[]", "Connection: close\r\n") + b"\r\n", "406 closed", "old clients send one more line end"
+    ),
+    "an upgrade with a body": build_raw(
+        build_sized_post("[]", "Connection: Upgrade\r\nUpgrade: h2c\r\n"), "406 stays", "not taken up"
     ),
     "something after an upgrade": build_raw(
         build_get(headers=f"{KEYED}Connection: Upgrade\r\nUpgrade: h2c\r\n") + build_get("/v1/none"), "200 404 goes on", "not taken up: the second is a request like any other", *LIST

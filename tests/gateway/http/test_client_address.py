@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
-
 import pytest
 
 from gateway.http.client_address import parse_networks, resolve_client_address
@@ -15,19 +13,6 @@ TRUSTED_PROXY = "10.0.0.1"
 def resolve_address(remote: str | None, *forwarded_headers: str) -> str | None:
     address = resolve_client_address(remote, forwarded_headers, TRUSTED_NETWORKS)
     return None if address is None else str(address)
-
-
-def test_without_header_client_is_the_peer_address() -> None:
-    assert resolve_address("192.0.2.1") == "192.0.2.1"
-    assert resolve_address("2001:db8::1") == "2001:db8::1"
-
-
-def test_trusted_proxy_without_header_is_the_client() -> None:
-    assert resolve_address(TRUSTED_PROXY) == TRUSTED_PROXY
-
-
-def test_client_is_the_farthest_hop_if_all_are_trusted() -> None:
-    assert resolve_address(TRUSTED_PROXY, "10.0.0.9, 10.0.0.8") == "10.0.0.9"
 
 
 @pytest.mark.parametrize(
@@ -54,10 +39,6 @@ def test_connection_without_address_has_no_client_address(remote: str | None) ->
     assert resolve_address(remote, "198.51.100.7") is None, "and it is not a trusted proxy"
 
 
-def test_whitespace_around_hops_is_ignored() -> None:
-    assert resolve_address(TRUSTED_PROXY, "  198.51.100.7  ,\t10.0.0.2 ") == "198.51.100.7"
-
-
 def test_ipv4_mapped_ipv6_address_is_treated_as_ipv4() -> None:
     assert resolve_address("::ffff:192.0.2.1") == "192.0.2.1"
     assert resolve_address("::ffff:10.0.0.1", "::ffff:198.51.100.7") == "198.51.100.7"
@@ -71,10 +52,6 @@ def test_zone_of_link_local_address_is_ignored() -> None:
 def test_ipv6_address_is_never_in_ipv4_network() -> None:
     assert resolve_address("2001:db8::1", "198.51.100.7") == "2001:db8::1"
     assert resolve_address("::a00:1", "198.51.100.7") == "::a00:1", "10.0.0.1 without the mapping"
-
-
-def test_addresses_are_typed_values() -> None:
-    assert resolve_client_address("192.0.2.1", (), ()) == ip_address("192.0.2.1")
 
 
 def test_address_with_host_bits_is_its_network() -> None:

@@ -137,36 +137,6 @@ async def test_scan_returns_every_row_once(n: int) -> None:
     assert (result.meta["pages"], result.meta["records"]) == (min(n, 1), n)
 
 
-async def test_filtered_rows_are_counted_over_all_pages_and_paged() -> None:
-    list_query = build_query(is_match=lambda row: row["number"] % 3 == 0, page=2, page_size=4)
-    result = await InMemoryList(build_rows(40), max_page_size=7).query(list_query)
-    assert (list_numbers(result), result.meta["pages"], result.meta["records"]) == (
-        [12, 15, 18, 21],
-        4,
-        14,
-    )
-
-
-@pytest.mark.parametrize("descending", [False, True])
-async def test_ties_are_ordered_by_ascending_id_in_both_directions(descending: bool) -> None:
-    in_memory_list = InMemoryList(build_rows(12), max_page_size=5)
-    result = await in_memory_list.query(
-        build_query(sort_key=lambda row: row["number"] % 2, is_descending=descending)
-    )
-    even_numbers, odd_numbers = [0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 11]
-    assert list_numbers(result) == (
-        odd_numbers + even_numbers if descending else even_numbers + odd_numbers
-    )
-
-
-async def test_scan_follows_page_size_of_service() -> None:
-    in_memory_list = InMemoryList(build_rows(95), max_page_size=10)
-    assert list_numbers(await in_memory_list.query(build_query())) == list(range(95))
-    assert {call.query["page"] for call in in_memory_list.calls} == {
-        str(page) for page in range(1, 11)
-    }
-
-
 async def test_pages_are_read_concurrently_up_to_limit() -> None:
     in_memory_list = InMemoryList(build_rows(300), max_page_size=10)
     await in_memory_list.query(build_query())
@@ -314,12 +284,6 @@ async def test_deleted_row_hides_no_other_without_counts() -> None:
     assert set(list_numbers(await in_memory_list.query(build_query()))) >= set(range(1, 80))
 
 
-async def test_list_that_changed_during_scan_is_read_again() -> None:
-    in_memory_list = build_changing_list(30, {1: delete_row(0)})
-    assert list_numbers(await in_memory_list.query(build_query())) == list(range(1, 30))
-    assert len(in_memory_list.calls) > 3
-
-
 async def test_list_that_keeps_changing_fails_after_bounded_scans() -> None:
     in_memory_list = InMemoryList(build_rows(400), max_page_size=10)
     in_memory_list.before_answer = lambda _query: in_memory_list.rows.pop(0) and None
@@ -365,15 +329,6 @@ async def test_row_on_two_pages_is_returned_once() -> None:
 # Hidden rows
 
 PAGE_QUERY = {"page": "1", "pageSize": "10"}
-
-
-async def test_hidden_row_is_neither_returned_nor_counted() -> None:
-    rows = [build_row(number, hidden=number % 4 == 0) for number in range(40)]
-    result = await InMemoryList(rows, max_page_size=7).query(
-        build_query(page_size=10, native_query=PAGE_QUERY)
-    )
-    assert not any(row["hidden"] for row in result.rows)
-    assert (len(result.rows), result.meta["pages"], result.meta["records"]) == (7, 5, 30)
 
 
 async def test_service_that_lists_hidden_rows_is_always_scanned() -> None:
@@ -456,23 +411,6 @@ async def test_hidden_rows_are_tracked_per_tenant() -> None:
         build_query(native_query=PAGE_QUERY), other_list.answer_call, Tenant("demo", "live")
     )
     assert [dict(call.query) for call in other_list.calls] == [PAGE_QUERY, PAGE_QUERY]
-
-
-async def test_known_hidden_rows_are_searched_before_single_call_is_trusted() -> None:
-    rows = [*build_rows(30), build_row(99, hidden=True)]
-    result = await InMemoryList(rows).query(
-        build_query(page_size=10, native_query=PAGE_QUERY, excluded_ids=HIDDEN_IDS)
-    )
-    assert (result.meta["pages"], result.meta["records"]) == (3, 30)
-
-
-async def test_full_scan_without_hidden_rows_allows_single_calls() -> None:
-    in_memory_list, listing = InMemoryList(build_rows(30)), build_reader()
-    list_query = build_query(page_size=10, native_query=PAGE_QUERY, excluded_ids=HIDDEN_IDS)
-    await in_memory_list.query(list_query, listing)
-    in_memory_list.calls.clear()
-    await in_memory_list.query(list_query, listing)
-    assert [dict(call.query) for call in in_memory_list.calls] == [PAGE_QUERY]
 
 
 async def test_narrowed_scan_without_hidden_rows_proves_nothing() -> None:

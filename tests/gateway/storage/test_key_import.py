@@ -189,14 +189,6 @@ async def test_keys_are_imported_and_named_after_their_tenant(store: Store) -> N
     )
 
 
-async def test_repeated_import_changes_nothing(store: Store) -> None:
-    await import_lines(store, ACME, BOLT)
-    keys_before = await load_listed_keys(store)
-    result = await import_lines(store, ACME, BOLT)
-    assert (result.new, result.changed, result.unchanged) == (0, 0, 2)
-    assert await load_listed_keys(store) == keys_before
-
-
 async def test_key_is_updated_by_its_line_and_null_resets(store: Store) -> None:
     await import_lines(store, {**ACME, "requests_per_hour": 5, "allowed_ips": ["10.0.0.1"]})
     await import_lines(store, {**ACME, "name": "renamed"})
