@@ -145,12 +145,14 @@ async def load_alerts(
         [str(use) for use in limited_keys if use.level == level] for level in ("reached", "near")
     )
     in_doubt, superseded = figures.in_doubt_operations, figures.superseded_batches
+    started = figures.started_superseded_batches
     # What must be true, or how many there are; and the alert.
     candidates: list[tuple[object, Literal["error", "warning"], str, str]] = [
         # Of an environment its name only, because its faults say which service they are about.
         *((fault, "error", f"{name.partition('.')[2] or format_check_name(name)}: {fault}", "/service") for name, fault in faults.items()),
         (figures.is_restored, "error", f"{RESTORED_MESSAGE}, so no batch is started: {RESTORED_ADVICE}", "/service"),
         (not any(figures.keys.values()), "error", "no API key is imported: every client is refused; run `payout-gateway keys import`", "/limits"),
+        (started, "error", f"{pluralize(started, 'superseded batch was', 'superseded batches were')} started outside the gateway: a recipient may be paid twice", "/writes"),
         (in_doubt, "error", f"{pluralize(in_doubt, 'write is', 'writes are')} in doubt", "/writes"),
         (
             is_failing,

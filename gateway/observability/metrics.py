@@ -101,6 +101,9 @@ open_writes = _create_gauge(
 superseded_batches = _create_gauge(
     "abandoned_batches", "Batches at the service that must not be started."
 )
+started_superseded_batches = _create_gauge(
+    "abandoned_batches_started", "Those of them that were found started within the last day."
+)
 freezes = _create_gauge("write_freezes", "Write freezes in force.")
 database_restored = _create_gauge(
     "database_restored",

@@ -40,6 +40,9 @@ READ_TIMEOUT_SECONDS = 3.0
 IN_FLIGHT_PERIOD = timedelta(seconds=60)
 """A write that was sent longer ago is no longer in flight."""
 
+STARTED_PERIOD = timedelta(days=1)
+"""How long a superseded batch counts as started: long enough for an alert, which then ends."""
+
 
 @dataclass(frozen=True, slots=True)
 class StateGauges:
@@ -56,6 +59,7 @@ class StateGauges:
     in_doubt_operations: int
     open_operations: int
     superseded_batches: int
+    started_superseded_batches: int
     freezes: int
     keys: Mapping[str, int]
     is_restored: bool
@@ -66,6 +70,7 @@ GAUGES = {
     "in_doubt_seconds": metrics.in_doubt_age_seconds,
     "open_operations": metrics.open_writes,
     "superseded_batches": metrics.superseded_batches,
+    "started_superseded_batches": metrics.started_superseded_batches,
     "freezes": metrics.freezes,
     "is_restored": metrics.database_restored,
 }
@@ -82,6 +87,9 @@ async def load_state_gauges(store: Store) -> StateGauges:
     ).where(IS_OPEN_OPERATION)
     # The exact conditions of the partial indexes: with others, a database scans the whole table.
     superseded_count = select(func.count()).select_from(id_redirects).where(text(IS_SUPERSEDED))
+    started_count = superseded_count.where(
+        id_redirects.c.started_at.is_not(None), id_redirects.c.updated_at > now - STARTED_PERIOD
+    )
     unseen_count = (
         select(func.count()).select_from(upstream_writes).where(text(UNSEEN_BATCH_CONDITION))
     )
@@ -111,6 +119,7 @@ async def load_state_gauges(store: Store) -> StateGauges:
             # Of the others only the delivery of the response is open, for up to a day.
             sum(row.state != DONE for row in rows),
             await tx.fetch_value(superseded_count) + await tx.fetch_value(unseen_count),
+            await tx.fetch_value(started_count),
             await tx.fetch_value(freeze_count),
             {row[0]: row[1] for row in environments},
             bool(await tx.fetch_value(restored_flag)),

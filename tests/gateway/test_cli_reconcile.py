@@ -14,6 +14,7 @@ import pytest
 
 from gateway.simulator import batches
 from gateway.storage import ObjectStateStore
+from tests.metrics_scrape import fetch_metrics
 from tests.operator_commands import (
     OperatedGateway,
     lose_batch_create,
@@ -200,6 +201,12 @@ async def test_running_gateway_detects_superseded_batch_started_elsewhere(tmp_pa
             return "abandoned_batch_started" in read_log(tmp_path)
 
         await wait_until_async(is_logged)
+        gateway = operated_gateway.gateway
+        scrape = await fetch_metrics(gateway.session, gateway.running.admin_url)
+        async with gateway.session.get(gateway.running.admin_url) as response:
+            overview = await response.text()
+    assert scrape.sum("payout_gateway_abandoned_batches_started") == 1
+    assert "1 superseded batch was started outside the gateway" in overview
 
 
 async def test_superseded_batch_check_can_be_disabled(tmp_path: Path) -> None:
