@@ -1,1 +1,0 @@
-"""Alembic scripts, run by ``gateway.storage.migrate``."""
