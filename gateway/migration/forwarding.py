@@ -5,7 +5,7 @@ is never sent again, and an operator resolves it. A client that did not receive 
 when it sends the request again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -22,7 +22,6 @@ from gateway.http.responses import LegacyResponse, PassedResponse
 from gateway.migration.inbound_request import InboundRequest, parse_fields
 from gateway.observability import traces
 from gateway.payloads import json_codec
-from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import StoreUnavailable
 from gateway.storage.operation_records import OperationRecord
 from gateway.upstream import instrumentation, passthrough
@@ -193,12 +192,10 @@ class ForwardedWrite:
     async def _read(self, call: Call, _fence: Fence | None) -> JSON:
         """Reads an object of the legacy service; raises Refused and Unreachable."""
         response = await self._sender.read(self._inbound, f"/v1{call.path}")
-        is_long = len(response.body) > json_codec.LARGE_BYTES
+        fields = await parse_fields(response.body)
         if response.status != 200:
-            raise Refused(
-                response.status, await run_in_thread_if(is_long, parse_problems, response.body)
-            )
-        return await run_in_thread_if(is_long, parse_fields, response.body)
+            raise Refused(response.status, parse_problems(fields))
+        return fields
 
     async def _send_call(self, _call: Call, fence: Fence | None) -> JSON:
         """Sends the client's own request; raises Refused, Unreachable or Unknown."""
@@ -210,16 +207,12 @@ class ForwardedWrite:
                 age_seconds=unknown.age_seconds,
                 retry_after=FORWARDED_RETRY_AFTER_SECONDS,
             ) from None
-        is_long = len(response.body) > json_codec.LARGE_BYTES
+        fields = await parse_fields(response.body)
         # Also a redirect or a 5xx is the service's answer and ends the write (contract, section 7);
         # those of proxies were raised as Unknown before.
         if response.status >= 300:
-            raise Refused(
-                response.status, await run_in_thread_if(is_long, parse_problems, response.body)
-            )
-        created_id = await run_in_thread_if(
-            is_long, _parse_created_id, self._inbound, response.body
-        )
+            raise Refused(response.status, parse_problems(fields))
+        created_id = _find_created_id(self._inbound, fields)
         if created_id is None and self._inbound.operation.name == "create_batch":
             log.error(
                 "forwarded_batch_not_recorded",
@@ -260,16 +253,15 @@ class ForwardedWrite:
             reason = f"the legacy service cannot be read: {failure}"
         else:
             if response.status == 200:
-                is_long = len(inbound.body) + len(response.body) > json_codec.LARGE_BYTES
-                if is_creation and not await run_in_thread_if(
-                    is_long, _is_possible_result, kind, inbound.body, response.body
+                if is_creation and not _is_possible_result(
+                    kind, await parse_fields(inbound.body), await parse_fields(response.body)
                 ):
                     raise ObjectNotShownError(
                         f"{answer.body.get('id')}, which was recorded as made, is another {kind}",
                         retry_after=FORWARDED_RETRY_AFTER_SECONDS,
                     )
                 return response
-            if is_creation and is_not_found(response):
+            if is_creation and await is_not_found(response):
                 raise ObjectNotShownError(
                     f"the legacy service has no {answer.body.get('id')}, which was recorded as made",
                     retry_after=FORWARDED_RETRY_AFTER_SECONDS,
@@ -294,14 +286,15 @@ def _build_passed_response(response: LegacyResponse) -> PassedResponse:
     return PassedResponse(response.status, headers, response.body_bytes)
 
 
-def is_not_found(response: PassedResponse) -> bool:
+async def is_not_found(response: PassedResponse) -> bool:
     """Whether the service itself says that it has no such object, and not a proxy."""
-    return NOT_FOUND.code in [problem.code for problem in parse_problems(response.body)]
+    problems = parse_problems(await parse_fields(response.body))
+    return NOT_FOUND.code in [problem.code for problem in problems]
 
 
-def parse_problems(body: bytes) -> list[Problem]:
+def parse_problems(fields: Mapping[str, JSON]) -> list[Problem]:
     """Parses the error codes and fields of a legacy error response."""
-    errors = parse_fields(body).get("errors")
+    errors = fields.get("errors")
     return [
         Problem(str(error.get("code")), "", str(error.get("field") or "") or None)
         for error in (errors if isinstance(errors, list) else [])
@@ -309,12 +302,14 @@ def parse_problems(body: bytes) -> list[Problem]:
     ]
 
 
-def _is_possible_result(kind: str, sent_body: bytes, shown_body: bytes) -> bool:
+def _is_possible_result(
+    kind: str, sent: Mapping[str, JSON], shown_fields: Mapping[str, JSON]
+) -> bool:
     """Whether a request may have created the object that an operator named.
 
     A mistyped id would pay another person, or the same one again.
     """
-    sent, shown = parse_fields(sent_body), _parse_object(shown_body, kind)
+    shown = _find_object(shown_fields, kind)
     if kind == "batch" and sent:  # it may be in another charset
         payments = sent.get("payments")
         sent_count = len(payments) if isinstance(payments, Sequence) else 0
@@ -334,18 +329,16 @@ def _is_possible_result(kind: str, sent_body: bytes, shown_body: bytes) -> bool:
     )
 
 
-def _parse_created_id(inbound: InboundRequest, body: bytes) -> str | None:
-    """Parses the id of a created object from a response."""
-    for name in _CREATED_OBJECTS:
-        if inbound.operation.name == f"create_{name}":
-            created_id = _parse_object(body, name).get("id")
-            return created_id if isinstance(created_id, str) else None
-    return None
+def _find_created_id(inbound: InboundRequest, fields: Mapping[str, JSON]) -> str | None:
+    """Finds the id of a created object in a response."""
+    kind = inbound.operation.name.removeprefix("create_")
+    created_id = _find_object(fields, kind).get("id") if kind in _CREATED_OBJECTS else None
+    return created_id if isinstance(created_id, str) else None
 
 
-def _parse_object(body: bytes, name: str) -> dict[str, JSON]:
-    """Parses an object of a response; empty if it is missing."""
-    value = parse_fields(body).get(name)
+def _find_object(fields: Mapping[str, JSON], name: str) -> dict[str, JSON]:
+    """Finds an object in a response; empty if it is missing."""
+    value = fields.get(name)
     return value if isinstance(value, dict) else {}
 
 

@@ -50,7 +50,7 @@ class IdPairs:
         """
         tenant, ids = inbound.caller.key.tenant, list(inbound.forwarded_request.ids.values())
         if ids and ids[0].startswith("P-"):
-            payment = parse_fields(control.body).get("payment") or {}
+            payment = (await parse_fields(control.body)).get("payment") or {}
             ids = [str((payment.get("batch") or {}).get("id", "")), *ids]
         for id_ in ids:
             if (tenant, id_) in self._pairs:
@@ -109,4 +109,4 @@ class IdPairs:
         """Reads an object of the legacy service; empty if the service does not have it."""
         read = replace(inbound, operation=_OPERATIONS_BY_NAME[operation], target=f"/v1{path}")
         response = await self._service_router.sender.forward(read)
-        return parse_fields(response.body) if response.status == 200 else {}
+        return await parse_fields(response.body) if response.status == 200 else {}

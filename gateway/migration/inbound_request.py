@@ -54,10 +54,11 @@ async def build_forwarded_request(
     if operation.name != "delete_batches":
         return forwarded_request
     # Parsed from the raw body, because that of the flow request has current ids.
-    fields = await run_in_thread_if(len(body) > json_codec.LARGE_BYTES, parse_fields, body)
+    fields = await parse_fields(body)
     return structs.replace(forwarded_request, body=fields or flow_request.body)
 
 
-def parse_fields(data: bytes) -> dict[str, JSON]:
+async def parse_fields(body: bytes) -> dict[str, JSON]:
     """Parses a body's fields; empty if it is not a JSON object or would take too much memory."""
-    return json_codec.loads_object(data, json_codec.LONG_LISTS, MAX_VALUE_BYTES) or {}
+    is_long, options = len(body) > json_codec.LARGE_BYTES, (json_codec.LONG_LISTS, MAX_VALUE_BYTES)
+    return await run_in_thread_if(is_long, json_codec.loads_object, body, *options) or {}

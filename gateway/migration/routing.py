@@ -21,8 +21,6 @@ from gateway.migration.forwarding import (
 from gateway.migration.inbound_request import InboundRequest, parse_fields
 from gateway.migration.modes import Modes, find_mode_group
 from gateway.observability.access_log import describe_problems
-from gateway.payloads import json_codec
-from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage.mode_rows import COMPARE, FORWARD, TRANSLATE
 from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
 from gateway.writes.idempotency import IdempotencyGuard
@@ -86,10 +84,8 @@ class ServiceRouter:
             del inbound.log_fields["mode"]
             raise
         if answer and answer.response.status >= 400:
-            body = answer.response.body
-            is_long = len(body) > json_codec.LARGE_BYTES
-            problems = await run_in_thread_if(is_long, parse_problems, body)
-            inbound.log_fields.update(describe_problems(problems))
+            fields = await parse_fields(answer.response.body)
+            inbound.log_fields.update(describe_problems(parse_problems(fields)))
         # A retry of a translated write, or a payment that the legacy service lacks, is translated.
         if answer is None and inbound.log_fields["mode"] == FORWARD:
             del inbound.log_fields["mode"]
@@ -169,7 +165,7 @@ class ServiceRouter:
         ):
             return False
         response = await self.sender.read(inbound, f"/v1/batches/{batch}")
-        if response.status != 200 and not is_not_found(response):
+        if response.status != 200 and not await is_not_found(response):
             raise Unreachable("the legacy service does not say whether it has the batch")
         return response.status == 200
 
@@ -197,7 +193,7 @@ class ServiceRouter:
         """
         if inbound.operation.name != "list_payments":
             return False
-        rows = parse_fields(response.body).get("payments") or []
+        rows = (await parse_fields(response.body)).get("payments") or []
         # A service may show payments without their batches.
         found_ids = ((row.get("batch") or {}).get("id") for row in rows)
         batch_ids = {str(id_) for id_ in found_ids if id_}
