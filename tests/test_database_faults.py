@@ -154,7 +154,7 @@ async def test_write_executed_during_a_database_fault_is_not_sent_again(
 async def test_full_disk_is_reported_by_readiness_without_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.operator.metrics_page.MAX_AGE_SECONDS", 0)
+    monkeypatch.setattr("gateway.server.metrics_page.MAX_AGE_SECONDS", 0)
     simulator = await start_simulator(service=Service(seed=1))
     async with open_gateway(tmp_path, simulator.url, lease_seconds=0.8) as gateway:
 

@@ -50,7 +50,7 @@ async def test_gateway_recovers_from_database_outage_without_restart(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("gateway.operator.metrics_page.MAX_AGE_SECONDS", 0)
+    monkeypatch.setattr("gateway.server.metrics_page.MAX_AGE_SECONDS", 0)
     database_url = make_url(database)
     async with open_tcp_proxy(
         database_url.host or "127.0.0.1", database_url.port or 5432

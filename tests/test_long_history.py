@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.operator.ledger_reconciliation import open_reconciler
-from gateway.operator.metrics_page import load_state_gauges
+from gateway.operator.state_gauges import load_state_gauges
 from gateway.storage import ObjectStateStore, Store, Tenant, object_state, open_store
 from gateway.storage.id_rows import save_legacy_ids
 from gateway.storage.operation_statements import SELECT_UNSEEN_BATCHES

@@ -60,7 +60,7 @@ KNOWN_LABEL_VALUES = {
 @pytest.fixture(autouse=True)
 def read_gauges_for_every_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes every scrape read the gauges from the database."""
-    monkeypatch.setattr("gateway.operator.metrics_page.MAX_AGE_SECONDS", 0)
+    monkeypatch.setattr("gateway.server.metrics_page.MAX_AGE_SECONDS", 0)
 
 
 async def scrape_gateway(gateway: GatewayUnderTest) -> Scrape:

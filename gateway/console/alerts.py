@@ -12,9 +12,9 @@ from gateway.admin.port import drop_consequences, find_readiness_problem
 from gateway.console.dependencies import ConsoleDependencies, WorkerList
 from gateway.observability.plurals import join_names, pluralize
 from gateway.operator.doctor import check_interruptions
-from gateway.operator.metrics_page import StateGauges
 from gateway.operator.mode_switches import list_switched_keys, name_affected_clients
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE
+from gateway.operator.state_gauges import StateGauges
 from gateway.operator.usage import LimitUse
 from gateway.storage.difference_rows import load_comparison_tallies_by_key
 from gateway.storage.request_counts import RequestCounts, sum_request_counts

@@ -13,7 +13,7 @@ from gateway.console.traffic import (
     load_recent_traffic,
     load_traffic_chart,
 )
-from gateway.operator.metrics_page import load_state_gauges
+from gateway.operator.state_gauges import load_state_gauges
 from gateway.storage.request_counts import (
     HOUR,
     compute_span_start,

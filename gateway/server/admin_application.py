@@ -17,9 +17,9 @@ from gateway.admin.port import (
     create_metrics_handler,
     hide_server_version,
 )
-from gateway.operator.metrics_page import MetricsPage
 from gateway.operator.mode_switches import list_switched_keys
 from gateway.server.assembly import GatewayParts
+from gateway.server.metrics_page import MetricsPage
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.mode_rows import COMPARE, FORWARD
 from gateway.upstream.transport import Egress, build_egress_by_environment
@@ -34,18 +34,6 @@ def create_admin_application(
     console_parts: console.ConsoleDependencies, parts: GatewayParts
 ) -> web.Application:
     settings = parts.settings
-    metrics_page = MetricsPage(
-        parts.store,
-        parts.rate_limiter,
-        parts.upstream.clock,
-        parts.recipient_caches,
-        settings.environments.map_configured_environments_by_name(),
-        breakers=parts.breakers,
-        legacy_breakers=parts.legacy_breakers,
-        problems=parts.upstream.problems,
-        count_queued_requests=lambda: parts.load.limiter.waiting_count,
-        origins=parts.upstream.origins,
-    )
     list_forwarded_environments = partial(
         _list_switched_environments, parts.store, settings.comparing.forwarding_modes
     )
@@ -62,7 +50,7 @@ def create_admin_application(
     )
     # A signal instead of a middleware, because it covers aiohttp's own 404 and 405 too.
     application.on_response_prepare.append(hide_server_version)
-    application.router.add_get("/metrics", create_metrics_handler(metrics_page.render))
+    application.router.add_get("/metrics", create_metrics_handler(MetricsPage(parts).render))
     application.router.add_get("/healthz", answer_liveness)
     application.router.add_get("/readyz", handle_readyz)
     console.add_console_routes(application, console_parts)

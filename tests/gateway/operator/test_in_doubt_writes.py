@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.operator.in_doubt_writes import load_in_doubt_writes
-from gateway.operator.metrics_page import load_state_gauges
+from gateway.operator.state_gauges import load_state_gauges
 from gateway.storage import Store, open_store
 from gateway.storage.tables import operations, upstream_writes
 from gateway.writes.states import DONE, IN_DOUBT, RUNNING, SENT
