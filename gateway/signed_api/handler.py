@@ -7,12 +7,12 @@ request again. Refusals have the service's codes (current interface, section 7).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 from gateway.admission.limits import Admission
 from gateway.admission.load import AdmissionSlot, LoadShedder, Overloaded
@@ -27,12 +27,11 @@ from gateway.http.client_address import (
 from gateway.http.delivery import is_client_disconnected
 from gateway.http.request import HttpRequest
 from gateway.http.request_paths import PathTemplates, is_forwardable
-from gateway.http.responses import HttpResponse, LegacyResponse
+from gateway.http.responses import HttpResponse
 from gateway.observability import access_log, logs, metrics, traces
 from gateway.payloads import json_codec
 from gateway.reads.recipient_cache import RecipientCaches
 from gateway.signed_api.credentials import (
-    SignatureHeader,
     SignatureVerifier,
     parse_signature_header,
 )
@@ -140,7 +139,11 @@ class SignedHandler:
     async def __call__(self, request: HttpRequest) -> HttpResponse:
         context = SignedRequestContext(
             request_reader.find_client_request_id(request) or request_reader.generate_hex_id(),
-            self._resolve_address(request),
+            resolve_client_address(
+                request.remote,
+                request.headers.getall("X-Forwarded-For", []),
+                self._trusted_proxies,
+            ),
             self._path_templates.redact(request.raw_path),
             request.arrived_at or asyncio.get_running_loop().time(),
         )
@@ -175,7 +178,8 @@ class SignedHandler:
                 errors.translate_failure(overloaded), closes_connection=not request.body.is_complete
             )
         except Failure as failure:
-            error_response = _build_failure_response(failure, context)
+            context.log_fields |= {"error.type": failure.error_type, "reason": str(failure)}
+            error_response = responses.build_error_response(errors.translate_failure(failure))
         except StoreUnavailable as unavailable:
             context.log_fields |= {
                 "error.type": metrics.DATABASE_UNAVAILABLE,
@@ -201,90 +205,53 @@ class SignedHandler:
             raise Refusal(errors.NOT_FOUND, "the path must not be forwarded")
         if "Authorization" not in request.headers:
             # Only a preflight gets here without Authorization (``InterfaceRouter``).
-            return responses.build_http_response(
-                self._build_preflight_response(), context.request_id
-            )
+            names = ("Authorization", self._words.timestamp_header, "Content-Type", "X-Request-Id")
+            preflight_response = responses.build_preflight_response(PREFLIGHT_METHODS, names)
+            return responses.build_http_response(preflight_response, context.request_id)
+        authenticator, address = self._sender_authenticator, context.address
         signature_header = parse_signature_header(request.headers, self._words)
-        address = context.address
-        signers = await self._sender_authenticator.load_admissible_signers(
-            signature_header, address
-        )
+        signers = await authenticator.load_admissible_signers(signature_header, address)
         if request.is_read_with_body:
             # Servers disagree about such bodies, which allows request smuggling.
             raise Refusal(BODY_ON_READ, "a GET or HEAD has a body")
         request_reader.check_content_length(request, self._max_body_bytes)
         secrets = [signer.credentials.secret_key for signer in signers]
         verifier = SignatureVerifier(secrets, signature_header, request.method, request.raw_path)
-        slot = self._create_admission_slot(request, context, signers, address)
+        # In the name of the client's address: the signature is not verified yet, so the body must
+        # not use up the tenant's share.
+        slot_name = f"unproven {format_address_rate_limit_name(address)}"
+        slot = context.slot = AdmissionSlot(self._load, slot_name, request.connection)
+        slot.check_capacity(str(signers[0].tenant if signers else UNKNOWN_KEYS))
         async with self._spool_body(request, verifier, slot) as body:
             # Checked only now: the signature covers the body, so it is known after the last byte.
-            signer = self._sender_authenticator.select_matching_signer(
-                signers, verifier.list_secret_matches()
-            )
+            signer = authenticator.select_matching_signer(signers, verifier.list_secret_matches())
             context.tenant = signer.tenant if signer else None
             request.connection.attribute_to_tenant(context.tenant or UNKNOWN_KEYS)
-            await self._admit(signer, signature_header, address, context)
+            context.admission = await authenticator.admit(signer, signature_header, address)
+            if not context.admission.is_admitted:
+                retry_after = context.admission.reset_seconds
+                raise Refusal(
+                    errors.RATE_LIMIT_EXCEEDED, metrics.RATE_LIMIT_REASON, retry_after=retry_after
+                )
             await slot.acquire(str(context.tenant or UNKNOWN_KEYS))
             stamp = int(signature_header.stamp)
             return await self._forward_request(request, context, signer, body, stamp)
-
-    def _build_preflight_response(self) -> LegacyResponse:
-        headers = ("Authorization", self._words.timestamp_header, "Content-Type", "X-Request-Id")
-        return responses.build_preflight_response(PREFLIGHT_METHODS, headers)
-
-    def _resolve_address(self, request: HttpRequest) -> Address | None:
-        forwarded_for = request.headers.getall("X-Forwarded-For", [])
-        return resolve_client_address(request.remote, forwarded_for, self._trusted_proxies)
-
-    def _create_admission_slot(
-        self,
-        request: HttpRequest,
-        context: SignedRequestContext,
-        signers: Sequence[Signer],
-        address: Address | None,
-    ) -> AdmissionSlot:
-        """Creates an admission slot in the name of the client's address.
-
-        The signature is not verified yet, so the body must not use up the tenant's share.
-        """
-        tenant = str(signers[0].tenant if signers else UNKNOWN_KEYS)
-        context.slot = AdmissionSlot(
-            self._load,
-            f"unproven {format_address_rate_limit_name(address)}",
-            request.connection,
-        )
-        context.slot.check_capacity(tenant)
-        return context.slot
 
     @asynccontextmanager
     async def _spool_body(
         self, request: HttpRequest, verifier: SignatureVerifier, slot: AdmissionSlot
     ) -> AsyncIterator[Spool]:
-        spool = Spool()
-        try:
-            async for part in request_reader.iter_body_chunks(
-                request, self._max_body_bytes, slot, self._body_bytes_per_second
-            ):
-                # Verified while it arrives, so that the body is not read twice.
-                verifier.update(part)
-                await spool.append(part)
+        with closing(Spool()) as spool:
+            try:
+                async for part in request_reader.iter_body_chunks(
+                    request, self._max_body_bytes, slot, self._body_bytes_per_second
+                ):
+                    # Verified while it arrives, so that the body is not read twice.
+                    verifier.update(part)
+                    await spool.append(part)
+            except Invalid as invalid:
+                raise Refusal(invalid.problems[0], "the body did not arrive completely") from None
             yield spool
-        finally:
-            spool.close()
-
-    async def _admit(
-        self,
-        signer: Signer | None,
-        signature_header: SignatureHeader,
-        address: Address | None,
-        context: SignedRequestContext,
-    ) -> None:
-        admission = context.admission = await self._sender_authenticator.admit(
-            signer, signature_header, address
-        )
-        if not admission.is_admitted:
-            reason = metrics.RATE_LIMIT_REASON
-            raise Refusal(errors.RATE_LIMIT_EXCEEDED, reason, retry_after=admission.reset_seconds)
 
     # Passing on
 
@@ -296,12 +263,11 @@ class SignedHandler:
         body: Spool,
         stamp: int,
     ) -> HttpResponse:
-        is_write = request.method not in READ_METHODS
-        target = WriteTarget(request.method, request.raw_path) if is_write else None
         headers = passthrough.filter_request_headers(request.headers)
         # The client's own id is passed on unchanged.
         headers.setdefault("X-Request-Id", context.request_id)
         tenant, unknown = context.tenant, self._sender_authenticator.unknown_key_environment
+        is_write = request.method not in READ_METHODS
         passthrough_request = PassthroughRequest(
             tenant.environment if tenant else unknown,
             request.method,
@@ -317,20 +283,18 @@ class SignedHandler:
             send = partial(
                 self._send_and_await_headers, stack, passthrough_request, client, context
             )
-            try:
-                upstream_response = await (
-                    self._send_write(
-                        send, request, passthrough_request, signer, context, target=target
-                    )
-                    if target
-                    else send()
+            if is_write:
+                environment = passthrough_request.environment
+                target = WriteTarget(request.method, request.raw_path)
+                write = SignedWrite(
+                    *(signer, environment, target, stamp, context.request_id),
+                    await _parse_body(body) if target.is_body_needed else {},
+                    context.received_at,
+                    partial(is_client_disconnected, request),
                 )
-            finally:
-                if target and tenant and target.parts[:1] == ["recipients"]:
-                    # Done even if the write failed: it may have changed the recipient, and the
-                    # cache would be stale.
-                    recipient_id = "".join(target.parts[1:2])
-                    self._recipient_caches.record_changed_recipient(tenant, recipient_id)
+                upstream_response = await self._send_write(write, send)
+            else:
+                upstream_response = await send()
             if upstream_response.status == 401 and tenant:
                 # Hints at clock skew or credentials that were replaced at the service only.
                 context.log_fields["reason"] = "the service refuses a signature that is valid here"
@@ -348,27 +312,16 @@ class SignedHandler:
                 context.log_fields["reason"] = problem
         return response
 
-    async def _send_write(
-        self,
-        send: Send,
-        request: HttpRequest,
-        passthrough_request: PassthroughRequest,
-        signer: Signer | None,
-        context: SignedRequestContext,
-        *,
-        target: WriteTarget,
-    ) -> PassthroughResponse:
-        write = SignedWrite(
-            signer,
-            passthrough_request.environment,
-            target,
-            cast("int", passthrough_request.stamp),
-            context.request_id,
-            await _parse_body(passthrough_request.body) if target.is_body_needed else {},
-            context.received_at,
-            partial(is_client_disconnected, request),
-        )
-        return await self._write_guard.send_write(write, send)
+    async def _send_write(self, write: SignedWrite, send: Send) -> PassthroughResponse:
+        try:
+            return await self._write_guard.send_write(write, send)
+        finally:
+            parts = write.target.parts
+            if write.signer and parts[:1] == ["recipients"]:
+                # Done even if the write failed: it may have changed the recipient, and the cache
+                # would be stale.
+                id_ = "".join(parts[1:2])
+                self._recipient_caches.record_changed_recipient(write.signer.tenant, id_)
 
     async def _send_and_await_headers(
         self,
@@ -412,24 +365,14 @@ MAX_PARSED_BYTES = 64 * 1024
 on."""
 
 
-async def _parse_body(body: Spool | None) -> Mapping[str, JSON]:
+async def _parse_body(body: Spool) -> Mapping[str, JSON]:
     """Parses a body; empty if it is longer than ``MAX_PARSED_BYTES``, or no JSON object."""
-    if body is None or body.size > MAX_PARSED_BYTES:
+    if body.size > MAX_PARSED_BYTES:
         return {}
     return json_codec.loads_object(b"".join([part async for part in body.iter_chunks()])) or {}
 
 
 BODY_ON_READ = Problem("invalid_field", "A GET or HEAD has no body.")
-
-
-def _build_failure_response(failure: Failure, context: SignedRequestContext) -> LegacyResponse:
-    """Builds the response to an invalid body, an unreachable service, or a write in doubt."""
-    if isinstance(failure, Invalid):
-        refusal = Refusal(failure.problems[0], "the body did not arrive completely")
-        context.log_fields["reason"] = refusal.reason
-        return responses.build_error_response(refusal.answer)
-    context.log_fields |= {"error.type": failure.error_type, "reason": str(failure)}
-    return responses.build_error_response(errors.translate_failure(failure))
 
 
 def _log_and_count_request(
