@@ -47,7 +47,7 @@ def run_server(address: str) -> None:
     import gateway
 
     for module in pkgutil.walk_packages(gateway.__path__, "gateway."):
-        if not module.name.endswith("__main__"):
+        if not module.name.endswith("__main__") and ".migrations." not in module.name:
             importlib.import_module(module.name)
     gc.collect()
     gc.freeze()  # a collection would write to, and so copy, shared pages

@@ -11,7 +11,7 @@ from gateway.observability.plurals import pluralize
 from gateway.operator.retention import ErasureCounts, erase_recipient
 from gateway.storage import Store, Tenant, open_store
 from gateway.storage.backups import mark_as_restored, restore_backup, save_backup
-from gateway.storage.migrate import NEWEST_REVISION
+from gateway.storage.migrate import find_newest_revision
 from gateway.storage.store import load_schema_revision
 
 
@@ -31,7 +31,7 @@ def migrate(*, settings: Settings) -> None:
             return old_revision, store.database.location
 
     old_revision, location = output.run_to_completion(migrate_database(), "Migrating")
-    revision = NEWEST_REVISION
+    revision = find_newest_revision()
     if old_revision == revision:
         click.echo(f"{location} is up to date (revision {revision}); nothing was changed")
     elif old_revision is None:

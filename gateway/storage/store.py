@@ -1,11 +1,13 @@
 """The store: a database, its encryption keys, and a clock."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import URL, Connection, insert, select, text
 
@@ -155,7 +157,12 @@ async def _migrate_and_load_keys(store: Store, address: URL, key_file: Path) -> 
         migrate(connection, store.database.location)
         return _load_and_verify_keys(store, connection, key_file)
 
-    return await engines.run_in_sqlalchemy_transaction(address, migrate_under_lock)
+    # alembic's ``context`` and ``op`` are global, so migrations run one at a time.
+    async with _migrations.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        return await engines.run_in_sqlalchemy_transaction(address, migrate_under_lock)
+
+
+_migrations: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 def _load_and_verify_keys(store: Store, connection: Connection, key_file: Path) -> EncryptionKeys:

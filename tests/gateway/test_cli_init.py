@@ -14,7 +14,7 @@ from gateway.cli import gateway
 from gateway.config.settings import load_settings
 from gateway.operator.preflight import check_settings_are_runnable
 from gateway.storage.key_file import read_key_file
-from gateway.storage.migrate import NEWEST_REVISION
+from gateway.storage.migrate import find_newest_revision
 
 URL = "https://payouts.service.example"
 
@@ -94,7 +94,7 @@ def test_command_without_configuration_names_it() -> None:
 
 def test_migrate_creates_the_tables_once() -> None:
     run("init")
-    revision = NEWEST_REVISION
+    revision = find_newest_revision()
     first = run("migrate")
     assert (first.exit_code, first.output) == (
         0,

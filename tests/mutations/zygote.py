@@ -24,7 +24,7 @@ from typing import Any
 START_SECONDS = 60
 
 LIBRARIES = (
-    "aiohttp.web", "babel.numbers", "cachetools", "click",
+    "aiohttp.web", "alembic.command", "babel.numbers", "cachetools", "click",
     "cryptography.fernet", "jinja2", "multidict", "prometheus_client", "pycountry", "pydantic",
     "schwifty", "simplejson", "sqlalchemy.ext.asyncio", "structlog",
     "typing_extensions", "uvloop", "yarl", "opentelemetry.trace",

@@ -13,6 +13,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from alembic import command
 from sqlalchemy import Connection, make_url, text
 
 from gateway.config.settings import State
@@ -23,7 +24,7 @@ from gateway.storage.engine import (
     run_in_sqlalchemy_transaction,
 )
 from gateway.storage.key_file import create_key_file
-from gateway.storage.migrate import NEWEST_REVISION, migrate
+from gateway.storage.migrate import build_alembic_config, find_newest_revision, migrate
 from gateway.storage.store import Store, utc_now
 from gateway.storage.tables import metadata
 from tests.state import create_database
@@ -32,30 +33,8 @@ POSTGRES_URL = os.environ.get(
     "PAYOUT_GATEWAY_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/postgres"
 )
 
-OLD_SCHEMAS = {
-    name: Path(__file__).with_name(f"schema_{name}.sql").read_text() for name in ("0017", "0022")
-}
-"""The tables of revisions, 0017 being the oldest that is upgraded, as SQLite names their types."""
-
-UNDO_STATEMENTS = {
-    "0029": (
-        "DROP TABLE instances",
-        "CREATE TABLE instances (id TEXT PRIMARY KEY, beats BIGINT NOT NULL, began_at DATETIME)",
-        "DROP INDEX ix_operations_repetitions",
-        "ALTER TABLE operations DROP COLUMN repetition",
-        "ALTER TABLE upstream_writes DROP COLUMN changed_at",
-    ),
-    "0025": (
-        "ALTER TABLE instances ADD COLUMN large TEXT DEFAULT '' NOT NULL",
-        "ALTER TABLE request_counts ADD COLUMN ms BIGINT DEFAULT 0 NOT NULL",
-        "ALTER TABLE request_counts ADD COLUMN service_ms BIGINT DEFAULT 0 NOT NULL",
-        "ALTER TABLE brownouts ADD COLUMN refuses BOOLEAN DEFAULT TRUE NOT NULL",
-        "CREATE TABLE brownout_hits (brownout TEXT NOT NULL PRIMARY KEY)",
-        "DROP TABLE draft_payments",
-        "ALTER TABLE batch_payments DROP COLUMN payment_count",
-    ),
-}
-"""Statements that make the tables of a revision from those of the next one here, or the newest."""
+OLDEST_SCHEMA = Path(__file__).with_name("schema_0017.sql")
+"""The tables of revision 0017, the oldest that are upgraded, as SQLite names their types."""
 
 
 def run_statements(dsn: str, *statements: str) -> Any:
@@ -107,7 +86,7 @@ def empty_database(dsn: str) -> None:
         ";".join(f"DELETE FROM {name}" for name in tables),
         "ALTER SEQUENCE operation_numbers RESTART",
         "INSERT INTO counters (name, value) VALUES ('keys', 0)",
-        f"UPDATE alembic_version SET version_num = '{NEWEST_REVISION}'",
+        f"UPDATE alembic_version SET version_num = '{find_newest_revision()}'",
     )
 
 
@@ -155,38 +134,24 @@ def state(request: pytest.FixtureRequest) -> State:
 
 @asynccontextmanager
 async def open_store_at_revision(state: State, revision: str) -> AsyncIterator[Store]:
-    """Open a store on the schema of an earlier revision."""
+    """Open a store on the schema of an earlier revision, from 0017 on."""
     address = parse_state_url(state.url)
     if file := find_sqlite_file(address):
         file.unlink(missing_ok=True)
 
-    def create_tables(connection: Connection) -> None:
-        statements = [] if file else [*RECREATE_SCHEMA]
-        if schema := OLD_SCHEMAS.get("0017" if revision == "0019" else revision):
-            statements += schema.split(";\n")[:-1]
-            sequence = "journal_numbers" if revision < "0020" else "operation_numbers"
-            statements += [] if file else [f"CREATE SEQUENCE {sequence}"]
-            statements.append(
-                "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"
-            )
-            statements.append("INSERT INTO alembic_version VALUES ('')")
-        for statement in statements:
-            connection.execute(text(_translate_types(statement, is_sqlite=bool(file))))
-        if not schema:
-            migrate(connection, "")
-        for undone_revision, undo_statements in UNDO_STATEMENTS.items():
-            for statement in undo_statements if not schema and revision <= undone_revision else ():
-                connection.execute(text(_translate_types(statement, is_sqlite=bool(file))))
-        connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
+    def upgrade(connection: Connection) -> None:
+        script = OLDEST_SCHEMA.read_text()
+        if file is None:
+            for statement in RECREATE_SCHEMA:
+                connection.execute(text(statement))
+            script = re.sub(r" DATETIME\b", " TIMESTAMP WITH TIME ZONE", script)
+            script = script.replace(" BLOB ", " BYTEA ") + "CREATE SEQUENCE journal_numbers;\n"
+        for statement in script.split(";\n")[:-1]:
+            connection.execute(text(statement))
+        command.stamp(build_alembic_config(connection), "0017")
+        command.upgrade(build_alembic_config(connection), revision)
 
-    await run_in_sqlalchemy_transaction(address, create_tables)
+    await run_in_sqlalchemy_transaction(address, upgrade)
     store = Store(open_database(address), utc_now)
     yield store
     await store.database.close()
-
-
-def _translate_types(statement: str, *, is_sqlite: bool) -> str:
-    if is_sqlite:
-        return statement
-    statement = re.sub(r" DATETIME\b", " TIMESTAMP WITH TIME ZONE", statement)
-    return statement.replace(" BLOB ", " BYTEA ")

@@ -104,7 +104,7 @@ async def test_counts_of_the_previous_version_remain(state: State) -> None:
     if state.url.startswith("sqlite"):
         moment = "'2030-01-01 10:{minute}:00.000000'"
     columns = "merchant, environment, operation, requests, refused, failed, ms, service_ms"
-    async with open_store_at_revision(state, "0017") as store:
+    async with open_store_at_revision(state, "0020") as store:
         for minute in ("05", "10"):
             await execute(
                 store,

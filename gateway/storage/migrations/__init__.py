@@ -1,0 +1,1 @@
+"""Alembic scripts, run by ``gateway.storage.migrate``."""
