@@ -23,7 +23,7 @@ from typing import NamedTuple
 from mappings import legacy, money, paging
 from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
 from mappings.effects import JSON, CompareAndSet
-from mappings.fields import FieldTable, declare_field_set_in_code, declare_read_only_fields
+from mappings.fields import FieldTable
 from mappings.lazy_sequences import iterate_field, map_rows, materialize_rows
 from mappings.matching import Entry, Payment, match_payments_with_entries
 from mappings.objects import (
@@ -43,25 +43,19 @@ EDITABLE_STATUSES = frozenset({"open", "pending"})
 BATCH = FieldTable(
     (legacy.Batch,),
     (legacy.Batch,),
-    declare_read_only_fields("id", reason="set by the service"),
-    declare_read_only_fields(
-        "description", reason="stored here too if the service has no path to change it"
-    ),
-    declare_read_only_fields(
-        "completedAt",
-        reason="set by the service; if a complete batch has none, the latest `processedAt` of its "
-        "payments if these are read, which a list does not do",
-    ),
-    declare_read_only_fields("createdAt", "updatedAt", reason="set by the service"),
-    declare_field_set_in_code(
-        "status", reason="statuses that the legacy document lacks are translated"
-    ),
-    declare_field_set_in_code(
-        "sentAt", reason="if the service gives none, the time of the start through the gateway"
-    ),
-    declare_field_set_in_code("amount", reason="the sum of the source amounts"),
-    declare_field_set_in_code("totalPayments", reason="the number of payments"),
-    declare_field_set_in_code("currency", reason="the source currency"),
+    read_only={
+        **dict.fromkeys(("id", "createdAt", "updatedAt"), "set by the service"),
+        "description": "stored here too if the service has no path to change it",
+        "completedAt": "set by the service; if a complete batch has none, the latest `processedAt` "
+        "of its payments if these are read, which a list does not do",
+    },
+    set_in_code={
+        "status": "statuses that the legacy document lacks are translated",
+        "sentAt": "if the service gives none, the time of the start through the gateway",
+        "amount": "the sum of the source amounts",
+        "totalPayments": "the number of payments",
+        "currency": "the source currency",
+    },
 )
 
 

@@ -8,65 +8,63 @@ A mistyped name would silently send nothing; with this check the program does no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import get_type_hints
+from types import MappingProxyType
+from typing import Any, NamedTuple, get_type_hints
 
 from mappings.effects import JSON
 
 
-@dataclass(frozen=True, slots=True)
-class FieldRow:
+class FieldRow(NamedTuple):
+    """One field; ``reason`` says why it is not sent, and is empty if it is."""
+
     legacy_name: str
     current_name: str | None
     answer_name: str | None
-    is_sent: bool
     nested_table: FieldTable | None = None
     reason: str = ""
-
-
-def declare_same_name_fields(*names: str) -> tuple[FieldRow, ...]:
-    """Declares fields with the same name and meaning on both sides."""
-    return tuple(FieldRow(name, name, name, is_sent=True) for name in names)
-
-
-def declare_renamed_field(
-    legacy: str, current: str, *, answer_name: str | None = None
-) -> tuple[FieldRow, ...]:
-    """Declares a field with another name; ``answer_name`` if current answers use a third one."""
-    return (FieldRow(legacy, current, answer_name or current, is_sent=True),)
-
-
-def declare_nested_table(name: str, table: FieldTable) -> tuple[FieldRow, ...]:
-    return (FieldRow(name, name, name, is_sent=True, nested_table=table),)
-
-
-def declare_read_only_fields(*names: str, reason: str) -> tuple[FieldRow, ...]:
-    """Declares fields that answers show unchanged, and that are dropped if a client sends them."""
-    return tuple(FieldRow(name, name, name, is_sent=False, reason=reason) for name in names)
-
-
-def declare_field_set_in_code(
-    legacy: str, current: str | None = None, *, reason: str
-) -> tuple[FieldRow, ...]:
-    """Declares a field that code outside the table translates; ``current`` maps error fields."""
-    return (FieldRow(legacy, current, None, is_sent=False, reason=reason),)
 
 
 class FieldTableError(Exception):
     """A field table does not match the shapes that it translates between."""
 
 
+def _build_rows(
+    *,
+    same_names: Sequence[str] = (),
+    renamed: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    nested: Mapping[str, FieldTable] = MappingProxyType({}),
+    read_only: Mapping[str, str] = MappingProxyType({}),
+    set_in_code: Mapping[str, str | tuple[str, str]] = MappingProxyType({}),
+) -> tuple[FieldRow, ...]:
+    return (
+        *(FieldRow(name, name, name) for name in same_names),
+        *(FieldRow(name, *names) for name, names in renamed.items()),
+        *(
+            FieldRow(name, current_name, None, None, reason)
+            for name, value in set_in_code.items()
+            for current_name, reason in [(None, value) if isinstance(value, str) else value]
+        ),
+        *(FieldRow(name, name, name, None, reason) for name, reason in read_only.items()),
+        *(FieldRow(name, name, name, table) for name, table in nested.items()),
+    )
+
+
 class FieldTable:
     """The field table of one object.
 
     ``legacy`` are its legacy shapes, that of answers first, then those of requests; ``current`` are
-    its shapes in the current interface.
+    its shapes in the current interface. Each field is in one of these ``fields``:
+
+    - ``same_names``: it has the same name and meaning on both sides
+    - ``renamed``: its current name in requests and in responses
+    - ``nested``: the table of the object that it contains
+    - ``read_only``: answers show it unchanged; if a client sends it, it is dropped; with the reason
+    - ``set_in_code``: code outside the table translates it; with the reason, and before that the
+      current field that is made of it, if errors may name that
     """
 
-    def __init__(
-        self, legacy: tuple[type, ...], current: tuple[type, ...], *rows: tuple[FieldRow, ...]
-    ) -> None:
-        self.rows = tuple(row for group in rows for row in group)
+    def __init__(self, legacy: tuple[type, ...], current: tuple[type, ...], **fields: Any) -> None:
+        self.rows = _build_rows(**fields)
         self._check_rows_match_shapes(
             {name for shape in legacy for name in get_type_hints(shape)},
             {name for shape in current for name in get_type_hints(shape)},
@@ -102,7 +100,7 @@ class FieldTable:
         for name, value in fields.items():
             row = self._by_legacy[name]
             # Read-only fields are dropped, not refused: clients send whole objects back.
-            if not row.is_sent or row.current_name is None:
+            if row.reason or row.current_name is None:
                 continue
             if row.nested_table and isinstance(value, dict):
                 value = row.nested_table.translate_to_current(value)  # noqa: PLW2901
@@ -122,8 +120,7 @@ class FieldTable:
         for row in self.rows:
             if row.current_name is None:
                 continue
-            # Several legacy fields may become one current field; errors name the first of the
-            # table.
+            # Several legacy fields may become one current field; errors name the first.
             names.setdefault(row.current_name, row.legacy_name)
             if row.answer_name:  # a service may name the field as its answers do
                 names.setdefault(row.answer_name, row.legacy_name)

@@ -8,14 +8,7 @@ from babel.numbers import get_currency_name
 
 from mappings import current, legacy, money
 from mappings.effects import JSON, LegacyOptions
-from mappings.fields import (
-    FieldTable,
-    declare_field_set_in_code,
-    declare_nested_table,
-    declare_read_only_fields,
-    declare_renamed_field,
-    declare_same_name_fields,
-)
+from mappings.fields import FieldTable
 
 Facts = Mapping[str, JSON]
 """The facts that the gateway stores about a recipient, because the service cannot store them.
@@ -36,115 +29,97 @@ def drop_nulls(fields: Mapping[str, JSON]) -> dict[str, JSON]:
 ADDRESS = FieldTable(
     (legacy.Address,),
     (current.Address,),
-    declare_same_name_fields(
-        "street1", "street2", "city", "region", "postalCode", "country", "phone"
-    ),
+    same_names=("street1", "street2", "city", "region", "postalCode", "country", "phone"),
 )
+
+_COMPLIANCE_REASON = "set by the service; `review` is shown as `pending`"
 
 COMPLIANCE = FieldTable(
     (legacy.Compliance,),
     (current.Compliance,),
-    declare_field_set_in_code("status", reason="`review` is shown as `pending`"),
-    declare_read_only_fields("checkedAt", reason="assigned by the service"),
+    read_only={"checkedAt": "assigned by the service"},
+    set_in_code={"status": "`review` is shown as `pending`"},
 )
 
 RECIPIENT = FieldTable(
     (legacy.Recipient, legacy.RecipientBody),
     (current.Recipient,),
-    declare_same_name_fields(
-        "referenceId", "type", "email", "firstName", "lastName", "dob", "passport", "language"
+    same_names=(
+        *("referenceId", "type", "email", "firstName", "lastName", "dob", "passport"),
+        "language",
     ),
-    declare_nested_table("address", ADDRESS),
-    declare_read_only_fields(
-        "id", "createdAt", "updatedAt", "avatarUrl", reason="assigned by the service"
-    ),
-    declare_read_only_fields("payoutMethod", reason="the type of the primary account"),
-    declare_read_only_fields(
-        "name", reason="sent for a business; the service derives it for an individual"
-    ),
-    declare_field_set_in_code(
-        "compliance", reason="set by the service; `review` is shown as `pending`"
-    ),
-    declare_field_set_in_code(
-        "complianceStatus", reason="set by the service; `review` is shown as `pending`"
-    ),
-    declare_field_set_in_code(
-        "status", "status", reason="the gateway stores `disabled` and `inactive`"
-    ),
-    declare_field_set_in_code("ssn", "governmentIds", reason="a US government id"),
-    declare_field_set_in_code("payout", reason="recipient accounts"),
-    declare_field_set_in_code(
-        "currency", "primaryCurrency", reason="the name of the primary currency in requests"
-    ),
-    declare_read_only_fields("primaryCurrency", reason="changed through `currency`"),
+    nested={"address": ADDRESS},
+    read_only={
+        **dict.fromkeys(("id", "createdAt", "updatedAt", "avatarUrl"), "assigned by the service"),
+        "payoutMethod": "the type of the primary account",
+        "name": "sent for a business; the service derives it for an individual",
+        "primaryCurrency": "changed through `currency`",
+    },
+    set_in_code={
+        "compliance": _COMPLIANCE_REASON,
+        "complianceStatus": _COMPLIANCE_REASON,
+        "status": ("status", "the gateway stores `disabled` and `inactive`"),
+        "ssn": ("governmentIds", "a US government id"),
+        "payout": "recipient accounts",
+        "currency": ("primaryCurrency", "the name of the primary currency in requests"),
+    },
 )
 
 BANK = FieldTable(
     (legacy.Bank, legacy.BankBody),
     (current.Account,),
-    declare_same_name_fields("country", "currency", "iban", "swiftBic", "accountNum"),
-    declare_same_name_fields("bankAddress", "bankCity", "bankPostalCode"),
-    declare_renamed_field("name", "accountHolderName"),
-    declare_renamed_field("bankProvince", "bankRegion", answer_name="bankRegionCode"),
-    declare_field_set_in_code(
-        "bankRegion", reason="sent by some clients instead of `bankProvince`"
+    same_names=(
+        *("country", "currency", "iban", "swiftBic", "accountNum"),
+        *("bankAddress", "bankCity", "bankPostalCode"),
     ),
-    declare_field_set_in_code("routing", "branchId", reason="US; also AU, GB, NZ and IN"),
-    declare_field_set_in_code("branchNum", "branchId", reason="Canada; also AU, GB, NZ and IN"),
-    declare_field_set_in_code(
-        "institution", "bankId", reason="Canada; for other countries, answers show the bank's name"
-    ),
-    declare_field_set_in_code("branch", reason="only in answers: the branch id"),
-    declare_field_set_in_code("governmentId", reason="a government id of the recipient"),
+    renamed={
+        "name": ("accountHolderName", "accountHolderName"),
+        "bankProvince": ("bankRegion", "bankRegionCode"),
+    },
+    set_in_code={
+        "bankRegion": "sent by some clients instead of `bankProvince`",
+        "routing": ("branchId", "US; also AU, GB, NZ and IN"),
+        "branchNum": ("branchId", "Canada; also AU, GB, NZ and IN"),
+        "institution": ("bankId", "Canada; for other countries, answers show the bank's name"),
+        "branch": "only in answers: the branch id",
+        "governmentId": "a government id of the recipient",
+    },
 )
 
 WALLET = FieldTable(
     (legacy.Wallet, legacy.WalletBody),
     (current.Account,),
-    declare_renamed_field("address", "emailAddress"),
+    renamed={"address": ("emailAddress", "emailAddress")},
 )
 
 # The current document takes payments and their batches from the legacy one (section 2.2).
 PAYMENT_BATCH = FieldTable(
     (legacy.PaymentBatch,),
     (legacy.PaymentBatch,),
-    declare_read_only_fields(
-        "id", "createdAt", "updatedAt", "sentAt", "completedAt", reason="assigned by the service"
+    read_only=dict.fromkeys(
+        ("id", "createdAt", "updatedAt", "sentAt", "completedAt"), "assigned by the service"
     ),
 )
 
 PAYMENT = FieldTable(
     (legacy.Payment,),
     (legacy.Payment,),
-    declare_read_only_fields(
-        "id",
-        "sourceAmount",
-        "targetAmount",
-        "exchangeRate",
-        "fxRate",
-        "fees",
-        "recipientFees",
-        "merchantFees",
-        "memo",
-        "sourceCurrency",
-        "targetCurrency",
-        "processedAt",
-        "createdAt",
-        "updatedAt",
-        reason="read-only",
+    nested={"batch": PAYMENT_BATCH},
+    read_only=dict.fromkeys(
+        (
+            *("id", "sourceAmount", "targetAmount", "exchangeRate", "fxRate", "fees", "memo"),
+            *("recipientFees", "merchantFees", "sourceCurrency", "targetCurrency"),
+            *("processedAt", "createdAt", "updatedAt"),
+        ),
+        "read-only",
     ),
-    declare_field_set_in_code("recipient", reason="the recipient as in all answers"),
-    declare_field_set_in_code(
-        "status", reason="statuses that the legacy document lacks are shown as `pending`"
-    ),
-    declare_field_set_in_code(
-        "sourceCurrencyName", reason="the CLDR name if the service sends none"
-    ),
-    declare_field_set_in_code(
-        "targetCurrencyName", reason="the CLDR name if the service sends none"
-    ),
-    declare_field_set_in_code("compliance", reason="`review` is shown as `pending`"),
-    declare_nested_table("batch", PAYMENT_BATCH),
+    set_in_code={
+        "recipient": "the recipient as in all answers",
+        "status": "statuses that the legacy document lacks are shown as `pending`",
+        "sourceCurrencyName": "the CLDR name if the service sends none",
+        "targetCurrencyName": "the CLDR name if the service sends none",
+        "compliance": "`review` is shown as `pending`",
+    },
 )
 
 # Recipient answers

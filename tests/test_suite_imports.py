@@ -33,6 +33,7 @@ ASSEMBLY = {
     "tests/simulation/database.py": "is the database of such a gateway",
     "tests/simulation/postgresql.py": "is that database on PostgreSQL",
     "tests/simulation/mutations.py": "plants mistakes in the product",
+    "tests/mutations/field_tables.py": "puts a fault into a field table of mappings/",
     "tests/mutations/line_coverage.py": "traces the lines of mappings/",
     "tests/mutations/test_mutations.py": "checks that a table of mappings/ is replaced and restored",
 }

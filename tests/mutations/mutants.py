@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 MAPPINGS = Path(__file__).parents[2] / "mappings"
 
@@ -33,13 +34,6 @@ FLOWS = (
 MODULES_WITH_FIELD_NAMES = ("paging", "money", "summaries", "balances", "payloads")
 """Modules whose flows name fields, so that these names are misspelt, too."""
 
-_FIELD_CALLS = {
-    "declare_same_name_fields",
-    "declare_renamed_field",
-    "declare_nested_table",
-    "declare_read_only_fields",
-    "declare_field_set_in_code",
-}
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _MESSAGE_CALLS = {
     "build_invalid_field_problem",
@@ -52,7 +46,9 @@ _MESSAGE_CALLS = {
 }
 """Calls whose texts are messages for people."""
 
-_ROW = "__import__('mappings.fields').fields"
+_BUILD_FAULTY_TABLE = (
+    "__import__('tests.mutations.field_tables', fromlist=['*']).build_faulty_table"
+)
 
 Change = Callable[[ast.AST], None]
 
@@ -178,9 +174,13 @@ def _list_statement_mutations(
     if isinstance(statement, ast.ClassDef):
         yield from ((statement.name, *names) for names in _list_shape_mutations(statement, module))
     elif isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value:
-        yield from (
-            (_unparse_target(statement), *names) for names in _list_table_mutations(statement.value)
-        )
+        target = _unparse_target(statement)
+        if _called_name(statement.value) == "FieldTable":
+            table = getattr(import_module(f"mappings.{module}"), target)
+            mutations = _list_field_table_mutations(statement.value, table)
+        else:
+            mutations = _list_table_mutations(statement.value)
+        yield from ((target, *names) for names in mutations)
 
 
 def _unparse_target(statement: ast.Assign | ast.AnnAssign) -> str:
@@ -284,9 +284,6 @@ def misspell(word: str) -> str:
 
 
 def _list_table_mutations(value: ast.expr) -> Iterator[Mutation]:
-    if _called_name(value) == "FieldTable":
-        yield from _list_field_table_mutations(value)
-        return
     skipped_ids: set[int] = set()
     for node in ast.walk(value):
         if id(node) in skipped_ids:
@@ -423,102 +420,37 @@ def _called_name(node: ast.expr) -> str:
 # is also set apart, not sent, or shown from its neighbour.
 
 
-def _list_field_table_mutations(table: ast.expr) -> Iterator[Mutation]:
-    assert isinstance(table, ast.Call)
-    rows = [
-        (call_index, argument_index, kind, argument.value, _find_target_name(call, kind, argument.value))
-        for call_index, call in enumerate(table.args)
-        if isinstance(call, ast.Call) and (kind := _called_name(call)) in _FIELD_CALLS
-        for argument_index, argument in enumerate(call.args)
-        if isinstance(argument, ast.Constant)
-        and (kind in ("declare_same_name_fields", "declare_read_only_fields") or argument_index == 0)
-    ]  # fmt: skip
-    for index, (call_index, argument_index, kind, name, target) in enumerate(rows):
-        other_row = next(
-            (
-                candidate
-                for candidate in (*rows[index + 1 :], *rows)
-                if candidate[2]
-                in ("declare_same_name_fields", "declare_renamed_field", "declare_read_only_fields")
-                and candidate[4] != target
-            ),
-            None,
-        )
-
-        def misspell_row(
-            node: ast.AST, call_index: int = call_index, argument_index: int = argument_index
-        ) -> None:
-            _misspell(node.args[call_index].args[argument_index])  # type: ignore[attr-defined]
-
-        yield table, f"{name} misspelt", misspell_row
-        if kind == "declare_field_set_in_code":
-            call = table.args[call_index]
-            assert isinstance(call, ast.Call)
-            if len(call.args) > 1:
-                yield (
-                    table,
-                    f"{name} not named in errors",
-                    _build_row_change(
-                        call_index, argument_index, name, "None, None, is_sent=False"
-                    ),
-                )
+def _list_field_table_mutations(call: ast.expr, table: Any) -> Iterator[Mutation]:
+    for index, row in enumerate(table.rows):
+        name, target, is_sent = row.legacy_name, row.current_name, not row.reason
+        yield call, f"{name} misspelt", _build_fault(name, legacy_name=misspell(name))
+        if row.answer_name is None:
+            if target:
+                yield call, f"{name} not named in errors", _build_fault(name, current_name=None)
             continue
-        yield (
-            table,
-            f"{name} set apart",
-            _build_row_change(call_index, argument_index, name, "None, None, is_sent=False"),
+        apart = {"current_name": None, "answer_name": None, "nested_table": None}
+        yield call, f"{name} set apart", _build_fault(name, reason="a mutant", **apart)
+        other_targets = (
+            other.current_name
+            for other in (*table.rows[index + 1 :], *table.rows)
+            if other.answer_name and other.current_name != target and not other.nested_table
         )
-        if kind != "declare_nested_table" and other_row and target:
-            sends = kind != "declare_read_only_fields"
-            other_target = other_row[4]
-            yield (
-                table,
-                f"{name} shown off by one",
-                _build_row_change(
-                    call_index,
-                    argument_index,
-                    name,
-                    f"{target!r}, {other_target!r}, is_sent={sends}",
-                ),
-            )
-            if sends:
-                yield (
-                    table,
-                    f"{name} sent off by one",
-                    _build_row_change(
-                        call_index,
-                        argument_index,
-                        name,
-                        f"{other_target!r}, {target!r}, is_sent=True",
-                    ),
-                )
-        if kind in ("declare_same_name_fields", "declare_renamed_field", "declare_nested_table"):
-            yield (
-                table,
-                f"{name} not sent",
-                _build_row_change(
-                    call_index, argument_index, name, f"{target!r}, {target!r}, is_sent=False"
-                ),
-            )
+        other_target = None if row.nested_table else next(other_targets, None)
+        if other_target:
+            yield call, f"{name} shown off by one", _build_fault(name, answer_name=other_target)
+        if other_target and is_sent:
+            fault = _build_fault(name, current_name=other_target, answer_name=target)
+            yield call, f"{name} sent off by one", fault
+        if is_sent:
+            yield call, f"{name} not sent", _build_fault(name, reason="a mutant")
 
 
-def _find_target_name(call: ast.Call, kind: str, name: str) -> str:
-    if kind == "declare_renamed_field" and isinstance(call.args[1], ast.Constant):
-        return str(call.args[1].value)
-    return name
-
-
-def _build_row_change(call_index: int, argument_index: int, name: str, arguments: str) -> Change:
+def _build_fault(row: str, **changes: str | None) -> Change:
     def change(node: ast.AST) -> None:
         assert isinstance(node, ast.Call)
-        call = node.args[call_index]
-        assert isinstance(call, ast.Call)
-        if _called_name(call) in ("declare_same_name_fields", "declare_read_only_fields"):
-            del call.args[argument_index]
-        else:
-            del node.args[call_index]
-        source = f"({_ROW}.FieldRow({name!r}, {arguments}, reason='a mutant'),)"
-        node.args.append(ast.parse(source, mode="eval").body)
+        node.func = ast.parse(_BUILD_FAULTY_TABLE, mode="eval").body
+        for name, value in (("row", row), ("changes", changes)):
+            node.keywords.append(ast.keyword(name, ast.parse(repr(value), mode="eval").body))
 
     return change
 
