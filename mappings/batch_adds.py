@@ -13,7 +13,7 @@ from msgspec import structs
 from mappings import money
 from mappings.batch_locks import (
     ADDS,
-    MAX_LOCK_ATTEMPTS,
+    MAX_LOCK_WAITS,
     SIGNED_CHANGES_KIND,
     acquire_batch_lock,
     build_finished_change_facts,
@@ -21,7 +21,6 @@ from mappings.batch_locks import (
     identify_lock,
     is_open_to_adds,
     list_open_signed_changes,
-    update_batch_when,
 )
 from mappings.batch_outcomes import (
     OTHER_ADD_REASON,
@@ -30,11 +29,13 @@ from mappings.batch_outcomes import (
     fetch_summary_if_exists,
 )
 from mappings.batch_reads import build_entries_from_batch, is_recent
-from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
+from mappings.batch_views import SIGNED_ADDS, Batch
+from mappings.change_releases import build_added_payment_record
 from mappings.dates import format_timestamp
 from mappings.effects import (
     JSON,
     Absent,
+    AwaitFacts,
     CompareAndSet,
     Confirmed,
     Inconclusive,
@@ -48,9 +49,7 @@ from mappings.effects import (
 )
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Conflict, Halted, Unknown
-from mappings.lazy_sequences import chain_rows, filter_rows
 from mappings.matching import Entry, Payment, is_paired_by_id
-from mappings.objects import Facts
 from mappings.outcome_matching import (
     NO_PAYMENT_IDS_REASON,
     OLDER_VIEW_REASON,
@@ -69,6 +68,8 @@ from mappings.outcome_matching import (
 )
 from mappings.payloads import extract_batch, extract_payment, find_all_payments, find_payments
 from mappings.unidentified_payments import drop_hidden_payments
+
+OTHER_CHANGES_REASON = "other changes of the batch are under way"
 
 _IS_ADDED = "is_added"
 """Marks an add that was executed, but whose payment the response did not identify."""
@@ -145,64 +146,48 @@ def finish_add(add: Add, entry: Entry | None = None) -> SubFlow:
 
     Records the payment, if it was added (``entry``).
     """
-    for _ in range(MAX_LOCK_ATTEMPTS):
-        # An operator may close another add meanwhile, without the lock.
+    for _ in range(MAX_LOCK_WAITS):
+        # Other adds change the batch meanwhile, and an operator may close one without the lock.
         with suppress(Conflict):
             return (yield from _record_finished_add(add, entry))
-    raise Unknown("other changes of the batch are under way")
+    raise Unknown(OTHER_CHANGES_REASON)
 
 
 def _record_finished_add(add: Add, entry: Entry | None) -> SubFlow:
-    facts, entries = yield from _relock_batch_and_load_facts(add)
+    batch, id_ = add.batch, add.batch.id
+    facts = yield LoadFacts("batch", id_)
+    is_locked = facts.get("since") == identify_lock(add.request)
+    if not is_locked and not is_open_to_adds(facts):  # it was unlocked during the doubt
+        try:
+            facts = yield AwaitFacts("batch", id_, condition=is_open_to_adds)
+        except Conflict:
+            raise Unknown(OTHER_CHANGES_REASON) from None
     adds = {name: body for name, body in facts.get(ADDS, {}).items() if name != add.name}
     # Unconditional in the usual case, because that needs no commit of its own.
-    expected = {ADDS: facts.get(ADDS)} if adds else {}
-    id_ = None if entry is None else entry.get("upstream")
-    if entry is not None and id_ is None:
+    expected = {} if is_locked else build_unchanged_batch_condition(facts)
+    if adds or not is_locked:
+        expected[ADDS] = facts.get(ADDS)
+    if entry is not None and not entry.get("upstream"):
         adds[add.name] = {**add.body, _IS_ADDED: True}
     # Executed adds are stored only while another is in doubt.
     is_any_open = any(not body.get(_IS_ADDED) for body in adds.values())
     new_facts = build_finished_change_facts(facts, "sent") | {ADDS: adds if is_any_open else None}
     if entry is None:
         # No other request has had the lock, so their loaded batch is current: they need no conflict.
-        if facts.get("since") == identify_lock(add.request):
+        if is_locked:
             del new_facts["version"]
-        yield CompareAndSet("batch", add.batch.id, new_facts, expected)
+        yield CompareAndSet("batch", id_, new_facts, expected)
         return
-    # Another add may have loaded the batch since and stored the payment already.
-    other_entries = filter_rows(
-        entries, lambda stored: id_ is None or id_ not in (stored.get("id"), stored.get("upstream"))
-    )
+    if not is_locked:
+        entries = (yield LoadFacts("payments", id_)).get("entries", [])
+    # Usually: then not all payments of the batch have to be merged to add one.
+    elif batch.rows is not None and is_paired_by_id(batch.rows, batch.entries):
+        entries = batch.entries
+    else:
+        entries = build_entries_from_batch(batch, add.request.now)
     new_facts |= dict.fromkeys(("updatedAt", "changed_at"), format_timestamp(add.request.now))
-    created_ids = [] if id_ else [entry["added_as"]]
-    new_entries = chain_rows(other_entries, [entry])
-    record = build_batch_record(add.batch.id, new_facts, new_entries, created_ids)
-    # By these redirects a payment is found by its id alone.
-    redirects = [CompareAndSet("alias", each, {"batch": add.batch.id}) for each in created_ids]
-    yield structs.replace(record, expected=expected, linked=(*record.linked, *redirects))
-
-
-def _relock_batch_and_load_facts(add: Add) -> SubFlow:
-    """Returns the batch's facts and entries; locks it again if it was unlocked during the doubt."""
-    id_, since, batch = add.batch.id, identify_lock(add.request), add.batch
-    facts = yield LoadFacts("batch", id_)
-    if facts.get("since") == since:
-        # Usually: then not all payments of the batch have to be merged to add one.
-        if batch.rows is not None and is_paired_by_id(batch.rows, batch.entries):
-            return facts, batch.entries
-        return facts, build_entries_from_batch(batch, add.request.now)
-
-    def build_lock(facts: Facts) -> CompareAndSet:
-        lock_facts = {"phase": "editing", "since": f"{since} again"}
-        is_unchanged = build_unchanged_batch_condition(facts) | {ADDS: facts.get(ADDS)}
-        return CompareAndSet("batch", id_, lock_facts, expected=is_unchanged)
-
-    if facts.get("since") != f"{since} again":
-        try:
-            facts = yield from update_batch_when(id_, is_open_to_adds, build_lock)
-        except Halted:
-            raise Unknown("other changes of the batch are under way") from None
-    return facts, (yield LoadFacts("payments", id_)).get("entries", [])
+    record = build_added_payment_record(id_, new_facts, entries, entry)
+    yield structs.replace(record, expected=expected)
 
 
 # The outcome of an add

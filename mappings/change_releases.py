@@ -15,8 +15,9 @@ from mappings.batch_locks import (
 from mappings.batch_views import build_batch_record
 from mappings.effects import JSON, CompareAndSet, Request
 from mappings.ids import derive_deterministic_id
-from mappings.lazy_sequences import chain_rows
-from mappings.matching import Entry
+from mappings.lazy_sequences import chain_rows, filter_rows
+from mappings.matching import Entry, list_entry_ids
+from mappings.objects import Facts
 
 
 def build_change_release(
@@ -54,11 +55,22 @@ def build_change_release(
         own_id = derive_deterministic_id("P", request.seed, batch_id)
         ids = {"id": created_id, "upstream": created_id} if created_id else {"added_as": own_id}
         entry = build_entry_from_body(lambda _body: add["recipient"], request.body) | ids
-        created_ids = [] if created_id else [own_id]
-        record = build_batch_record(batch_id, new_facts, chain_rows(entries, [entry]), created_ids)
-        redirects = [CompareAndSet("alias", id_, {"batch": batch_id}) for id_ in created_ids]
-        record = structs.replace(record, linked=(*record.linked, *redirects))
+        record = build_added_payment_record(batch_id, new_facts, entries, entry)
     return structs.replace(record, expected=build_unchanged_batch_condition(facts))
+
+
+def build_added_payment_record(
+    batch_id: str, facts: Facts, entries: Sequence[Entry], added: Entry
+) -> CompareAndSet:
+    """Builds the record of a batch with the entry of a payment that was added to it."""
+    # Another add may have loaded the batch since and stored the payment already.
+    id_ = added.get("id")
+    others = filter_rows(entries, lambda entry: not id_ or id_ not in list_entry_ids(entry))
+    # Without its id at the service, the payment is found by the one it was added as.
+    created_ids = [] if id_ else [added["added_as"]]
+    record = build_batch_record(batch_id, facts, chain_rows(others, [added]), created_ids)
+    redirects = [CompareAndSet("alias", id_, {"batch": batch_id}) for id_ in created_ids]
+    return structs.replace(record, linked=(*record.linked, *redirects))
 
 
 def _build_lock_release(
