@@ -2,11 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from heapq import nlargest
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import structs
 
@@ -20,17 +20,17 @@ from mappings.batch_reads import (
     set_missing_status_by_balance,
     show_recent_start,
 )
-from mappings.batch_views import (
-    Batch,
-    build_batch,
-    build_batch_list_item,
-    derive_batch_status,
-)
+from mappings.batch_views import Batch, build_batch, build_batch_list_item, derive_batch_status
 from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
 from mappings.effects import JSON, MAX_PARALLEL_CALLS, CompareAndSet, LoadFacts, SubFlow
 from mappings.failures import NoSuchOperation, Refused, Unreachable
 from mappings.lazy_sequences import iterate_chunks
-from mappings.list_filters import LATEST_INSTANT, Filters, has_matching_payment
+from mappings.list_filters import (
+    LATEST_INSTANT,
+    Filters,
+    filter_payments,
+    has_matching_payment,
+)
 from mappings.matching import Payment
 from mappings.objects import drop_nulls
 from mappings.paging import load_all_rows, parse_count_or_default
@@ -71,46 +71,77 @@ def _build_completion_records(batch: Batch) -> Iterator[CompareAndSet]:
 # The newest payments
 
 
-class NewestPayments(NamedTuple):
-    payments: Sequence[Payment]
-    records: int
-    """Total number of payments."""
+_DatedPayment = tuple[datetime, datetime, str, int, Payment]
+"""A payment after the keys that sort it, of which the largest are of the newest: its time, that of
+its batch, the id of the batch, and its position there."""
 
 
-def load_newest_payments(
-    limit: int,
-    select_wanted: Callable[[Sequence[Payment]], SubFlow] | None = None,
-    since: datetime = EARLIEST_INSTANT,
-) -> SubFlow:
+def load_newest_payments(limit: int, filters: Filters) -> SubFlow:
     """Reads each batch that may have one of the ``limit`` newest payments.
 
     GET /batches            as for a list of batches
     GET /batch/:id/summary  for each of these batches
 
-    Returns these payments, the newest first. With a filter, ``select_wanted``, every batch is read,
-    except for complete ones without a payment created after ``since``.
+    Returns these payments, the newest first, and the number of all payments. With a filter, every
+    batch is read, except for complete ones without a payment created after ``filters.since``.
     """
     batches, recorded = (yield from load_listed_batches()), (yield LoadFacts("complete"))
     completions = {**dict(_iterate_listed_completions(batches)), **recorded}
     created_at_by_id = {each.id: parse_instant_or_earliest(each.created_at) for each in batches}
     complete_ids = [id_ for id_ in created_at_by_id if id_ in completions]
-    if select_wanted:
+    if filters:
         for id_ in complete_ids:
-            if EARLIEST_INSTANT < _parse_newest_time(completions[id_]) < since:
+            if EARLIEST_INSTANT < _parse_newest_time(completions[id_]) < filters.since:
                 del created_at_by_id[id_]
         complete_ids = []
     # Complete batches are read last and only as needed; the others may have new payments.
     complete_ids.sort(key=lambda id_: _parse_newest_time(completions[id_]), reverse=True)
     unread_ids = created_at_by_id.keys() - complete_ids
     other_ids = sorted(unread_ids, key=lambda id_: (created_at_by_id[id_], id_), reverse=True)
-    reader = _NewestPaymentsReader(limit, select_wanted, completions)
+    newest, records = list[_DatedPayment](), 0
+
+    def add_payments(_batch_id: str, batch: Batch | Exception) -> SubFlow:
+        nonlocal newest, records
+        if isinstance(batch, Exception):
+            # A deleted batch has no payments. Any other failure would leave a gap in the list.
+            if not is_missing_batch_failure(batch):
+                raise batch
+            return
+        payments = batch.payments
+        if filters:
+            payments = yield from filter_payments(filters, payments)
+        records += len(payments)
+        candidates = chain(newest, _iterate_dated_payments(batch, payments))
+        # At most ``limit`` payments are in memory, however many a batch has.
+        newest = nlargest(limit, candidates, key=lambda candidate: candidate[:4])
+
+    yield from _load_batches_in_chunks(other_ids, add_payments, recorded)
     remaining_ids = deque(complete_ids)
-    yield from _load_batches_in_chunks(other_ids, reader.add_payments, recorded)
-    while batch_ids := reader.take_next_batch_ids(remaining_ids):
-        yield from _load_batches_in_chunks(batch_ids, reader.add_payments, recorded)
+    while batch_ids := _take_next_batch_ids(remaining_ids, completions, newest, limit):
+        yield from _load_batches_in_chunks(batch_ids, add_payments, recorded)
     # Counted without a read, because ``meta`` has the total over all batches.
     unread_count = sum(completions[id_]["payments"] for id_ in remaining_ids)
-    return NewestPayments([each.payment for each in reader.newest], reader.records + unread_count)
+    return [payment for *_, payment in newest], records + unread_count
+
+
+def _take_next_batch_ids(
+    remaining_ids: deque[str],
+    completions: Mapping[str, Mapping[str, JSON]],
+    newest: Sequence[_DatedPayment],
+    limit: int,
+) -> Sequence[str]:
+    """Takes the next batches to read from ``remaining_ids``, which has the newest first."""
+    # Batches are added until those taken have enough payments, or until the next one has only
+    # payments older than all those that are held.
+    missing_count, batch_ids = limit - len(newest), list[str]()
+    oldest_created_at = LATEST_INSTANT if missing_count > 0 else newest[-1][0]
+    while remaining_ids and len(batch_ids) < MAX_PARALLEL_CALLS:
+        completion = completions[remaining_ids[0]]
+        if missing_count <= 0 and _parse_newest_time(completion) < oldest_created_at:
+            break
+        batch_ids.append(remaining_ids.popleft())
+        missing_count -= completion["payments"]
+    return batch_ids
 
 
 def _iterate_listed_completions(batches: Iterable[Batch]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -129,26 +160,12 @@ def _iterate_listed_completions(batches: Iterable[Batch]) -> Iterator[tuple[str,
             yield batch.id, completion
 
 
-class _DatedPayment(NamedTuple):
-    """A payment with its sort key, newest last.
-
-    For payments with the same time, the one in the newer batch is newer, then the later one in the
-    batch.
-    """
-
-    created_at: datetime
-    batch_created_at: datetime
-    batch_id: str
-    position: int
-    payment: Payment
-
-
-def _build_dated_payments(batch: Batch, payments: Sequence[Payment]) -> Iterator[_DatedPayment]:
+def _iterate_dated_payments(batch: Batch, payments: Sequence[Payment]) -> Iterator[_DatedPayment]:
     # Instants, because services write fractions and offsets in several ways.
     batch_created_at = parse_instant_or_earliest(batch.facts.get("createdAt") or batch.created_at)
     for position, payment in enumerate(payments):
         created_at = parse_instant_or_earliest(_find_payment_time(payment, batch))
-        yield _DatedPayment(created_at, batch_created_at, batch.id, position, payment)
+        yield created_at, batch_created_at, batch.id, position, payment
 
 
 def _find_payment_time(payment: Payment, batch: Batch) -> str:
@@ -159,45 +176,6 @@ def _find_payment_time(payment: Payment, batch: Batch) -> str:
 
 def _parse_newest_time(completion: Mapping[str, JSON]) -> datetime:
     return parse_instant_or_earliest(completion["newest"])
-
-
-@dataclass(slots=True)
-class _NewestPaymentsReader:
-    """Holds at most the ``limit`` newest payments of the batches that are read."""
-
-    limit: int
-    select_wanted: Callable[[Sequence[Payment]], SubFlow] | None
-    completions: Mapping[str, Mapping[str, JSON]]
-    newest: list[_DatedPayment] = field(default_factory=list)
-    records: int = 0
-
-    def add_payments(self, _batch_id: str, batch: Batch | Exception) -> SubFlow:
-        if isinstance(batch, Exception):
-            # A deleted batch has no payments. Any other failure would leave a gap in the list.
-            if not is_missing_batch_failure(batch):
-                raise batch
-            return
-        payments = batch.payments
-        if self.select_wanted:
-            payments = yield from self.select_wanted(payments)
-        self.records += len(payments)
-        candidates = chain(self.newest, _build_dated_payments(batch, payments))
-        # At most ``limit`` payments are in memory, however many a batch has.
-        self.newest = nlargest(self.limit, candidates, key=lambda candidate: candidate[:4])
-
-    def take_next_batch_ids(self, remaining_ids: deque[str]) -> Sequence[str]:
-        """Takes the next batches to read from ``remaining_ids``, which has the newest first."""
-        # Batches are added until those taken have enough payments, or until the next one has only
-        # payments older than all those that are held.
-        missing_count, batch_ids = self.limit - len(self.newest), list[str]()
-        oldest_created_at = LATEST_INSTANT if missing_count > 0 else self.newest[-1].created_at
-        while remaining_ids and len(batch_ids) < MAX_PARALLEL_CALLS:
-            completion = self.completions[remaining_ids[0]]
-            if missing_count <= 0 and _parse_newest_time(completion) < oldest_created_at:
-                break
-            batch_ids.append(remaining_ids.popleft())
-            missing_count -= completion["payments"]
-        return batch_ids
 
 
 # The batches

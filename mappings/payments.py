@@ -5,12 +5,7 @@ from contextlib import suppress
 from functools import partial
 
 from mappings import batch_bodies, legacy
-from mappings.batch_adds import (
-    Add,
-    build_payment_add_outcome_rule,
-    finish_add,
-    lock_batch_for_add,
-)
+from mappings.batch_adds import Add, build_payment_add_outcome_rule, finish_add, lock_batch_for_add
 from mappings.batch_bodies import SentPayment
 from mappings.batch_edits import Edit
 from mappings.batch_lists import load_newest_payments
@@ -21,12 +16,7 @@ from mappings.batch_locks import (
     release_batch_lock,
 )
 from mappings.batch_outcomes import select_payment_match_fields
-from mappings.batch_reads import (
-    WRONG_STATUS,
-    load_batch,
-    load_batch_again,
-    require_payments_shown,
-)
+from mappings.batch_reads import WRONG_STATUS, load_batch, load_batch_again, require_payments_shown
 from mappings.batch_views import (
     Batch,
     build_payment_list_item,
@@ -38,15 +28,12 @@ from mappings.effects import JSON, Answer, Call, Flow, LoadFacts, Operation, Req
 from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field
 from mappings.failures import Failure, Invalid, Refused, is_retryable_read_failure
 from mappings.ids import derive_deterministic_id
-from mappings.list_filters import Filters, filter_payments, search_payments
+from mappings.list_filters import Filters, search_payments
 from mappings.matching import Entry, Payment, extract_recipient_id
 from mappings.objects import Facts, build_legacy_payment, build_legacy_recipient, drop_nulls
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_payment
-from mappings.payment_recipients import (
-    load_recipient_facts,
-    resolve_recipients,
-)
+from mappings.payment_recipients import load_recipient_facts, resolve_recipients
 
 # Create
 
@@ -319,10 +306,9 @@ def list_payments(request: Request) -> Flow:
     GET /recipients/:id     with country, for each recipient whose country no summary shows
     """
     page, filters = parse_page_params(request.query), Filters.from_query(request.query)
-    select_wanted = partial(filter_payments, filters) if filters else None
     # All payments up to the end of the page: which are on it is known only once they are sorted.
-    newest = yield from load_newest_payments(page.number * page.size, select_wanted, filters.since)
-    return Answer((yield from _build_payments_page(request, newest.payments, newest.records)))
+    newest, records = yield from load_newest_payments(page.number * page.size, filters)
+    return Answer((yield from _build_payments_page(request, newest, records)))
 
 
 # Change

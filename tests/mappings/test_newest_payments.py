@@ -19,8 +19,10 @@ from mappings.effects import (
     Parallel,
 )
 from mappings.failures import NoSuchOperation
+from mappings.list_filters import Filters
 
 BATCH_COUNT = 60
+NO_FILTERS = Filters()
 
 
 class BatchHistory:
@@ -34,6 +36,7 @@ class BatchHistory:
             "batch": {},
             "complete": {},
             "payments": {},
+            "legacy id": {},
         }
         for number in range(BATCH_COUNT):
             id_, created_at = f"B-{number:02}", format_time(random_source.randrange(40))
@@ -125,16 +128,16 @@ def test_newest_payments_are_a_prefix_of_all_payments(seed: int, is_listed: bool
     all_ids = batch_history.list_payment_ids_in_order()
     # The first query reads each batch; later ones can skip complete batches.
     for max_count in (1, 3, 10, 40, 10**9, 10, 1):
-        page = batch_history.run_flow(load_newest_payments(max_count))
-        assert [payment["id"] for payment in page.payments] == all_ids[:max_count]
-        assert page.records == len(all_ids)
+        newest, records = batch_history.run_flow(load_newest_payments(max_count, NO_FILTERS))
+        assert [payment["id"] for payment in newest] == all_ids[:max_count]
+        assert records == len(all_ids)
 
 
 def test_complete_batch_is_read_again_only_if_it_may_contribute() -> None:
     batch_history = BatchHistory(seed=7)
-    batch_history.run_flow(load_newest_payments(10))
+    batch_history.run_flow(load_newest_payments(10, NO_FILTERS))
     assert len(batch_history.read_batch_ids) == BATCH_COUNT
-    batch_history.run_flow(load_newest_payments(10))
+    batch_history.run_flow(load_newest_payments(10, NO_FILTERS))
     complete_ids = {
         id_
         for id_ in batch_history.read_batch_ids
@@ -144,7 +147,8 @@ def test_complete_batch_is_read_again_only_if_it_may_contribute() -> None:
         id_: max((payment["createdAt"] for payment in summary["payments"]), default="")
         for id_, summary in batch_history.summaries.items()
     }
-    oldest_listed_time = batch_history.run_flow(load_newest_payments(10)).payments[-1]["createdAt"]
+    newest, _ = batch_history.run_flow(load_newest_payments(10, NO_FILTERS))
+    oldest_listed_time = newest[-1]["createdAt"]
     assert complete_ids
     assert (
         sum(newest_payment_times[id_] < oldest_listed_time for id_ in complete_ids)
@@ -158,30 +162,24 @@ def test_complete_batch_is_read_again_only_if_it_may_contribute() -> None:
 
 def test_filtered_query_reads_every_batch_and_counts_correctly() -> None:
     batch_history = BatchHistory(seed=8)
-    batch_history.run_flow(load_newest_payments(10))
-
-    def select_payments(payments: Any) -> Any:
-        yield LoadFacts("payments", "B-00")
-        return [payment for payment in payments if payment["id"].startswith("P-1")]
-
-    page = batch_history.run_flow(load_newest_payments(4, select_payments))
+    batch_history.run_flow(load_newest_payments(10, NO_FILTERS))
+    newest, records = batch_history.run_flow(load_newest_payments(4, Filters(search="p-1")))
     matching_ids = batch_history.list_payment_ids_in_order(id_prefix="P-1")
-    assert [payment["id"] for payment in page.payments] == matching_ids[:4]
-    assert page.records == len(matching_ids)
+    assert [payment["id"] for payment in newest] == matching_ids[:4]
+    assert records == len(matching_ids)
     assert len(batch_history.read_batch_ids) == BATCH_COUNT
 
 
 def test_deleted_complete_batch_makes_room_for_the_next() -> None:
     batch_history = BatchHistory(seed=9)
-    batch_history.run_flow(load_newest_payments(10))
+    batch_history.run_flow(load_newest_payments(10, NO_FILTERS))
     deleted_number = batch_history.list_payment_ids_in_order()[0].split("-")[1]
     batch_history.object_states["batch"][f"B-{int(deleted_number):02}"]["phase"] = "deleted"
     del batch_history.summaries[f"B-{int(deleted_number):02}"]
-    page = batch_history.run_flow(load_newest_payments(10))
-    assert [
-        payment["id"] for payment in page.payments
-    ] == batch_history.list_payment_ids_in_order()[:10]
-    assert page.records == len(batch_history.list_payment_ids_in_order())
+    newest, records = batch_history.run_flow(load_newest_payments(10, NO_FILTERS))
+    remaining_ids = batch_history.list_payment_ids_in_order()
+    assert [payment["id"] for payment in newest] == remaining_ids[:10]
+    assert records == len(remaining_ids)
 
 
 @pytest.mark.parametrize(
@@ -202,12 +200,8 @@ def test_complete_batch_is_read_if_it_has_a_payment_since(
     summary = {"id": "B-00", "status": "complete", "payments": payments}
     batch_history.summaries = {"B-00": summary}
     batch_history.object_states["batch"] = {"B-00": {"phase": "sent", "upstream": "B-00"}}
-    batch_history.run_flow(load_newest_payments(10))
-
-    def select_payments(payments: Any) -> Any:
-        yield LoadFacts("payments", "B-00")
-        return [payment for payment in payments if payment["createdAt"] == latest_time]
+    batch_history.run_flow(load_newest_payments(10, NO_FILTERS))
 
     since = datetime.fromisoformat("2026-03-01T10:00:00.200Z")
-    page = batch_history.run_flow(load_newest_payments(10, select_payments, since))
-    assert [payment["id"] for payment in page.payments] == ["P-1"]
+    newest, _ = batch_history.run_flow(load_newest_payments(10, Filters(since=since)))
+    assert [payment["id"] for payment in newest] == ["P-1"]
