@@ -278,10 +278,7 @@ def _fetch_payment_of_batch(
 
 
 def _confirm_operator_named_payment(
-    payment_id: str,
-    body: JSONObject,
-    new_payments: Iterable[JSONObject],
-    currency: JSON,
+    payment_id: str, body: JSONObject, new_payments: Iterable[JSONObject], currency: JSON
 ) -> Confirmed | Inconclusive:
     """Checks the payment that an operator named: it must be new and must not visibly differ."""
     payment = next((dict(row) for row in new_payments if row.get("id") == payment_id), None)

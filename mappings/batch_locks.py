@@ -27,25 +27,9 @@ from mappings.batch_reads import (
     require_no_lost_creation,
 )
 from mappings.batch_views import SIGNED_ADDS, Batch
-from mappings.effects import (
-    JSON,
-    AwaitFacts,
-    Call,
-    CompareAndSet,
-    LoadFacts,
-    Request,
-    SubFlow,
-)
+from mappings.effects import JSON, AwaitFacts, Call, CompareAndSet, LoadFacts, Request, SubFlow
 from mappings.errors import NOT_FOUND
-from mappings.failures import (
-    Conflict,
-    Failure,
-    Halted,
-    Invalid,
-    Problem,
-    Refused,
-    Unreachable,
-)
+from mappings.failures import Conflict, Failure, Halted, Invalid, Problem, Refused, Unreachable
 from mappings.objects import Facts
 
 BEING_CHANGED = Problem(

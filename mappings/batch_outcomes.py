@@ -45,12 +45,7 @@ from mappings.outcome_matching import (
     select_created_object,
 )
 from mappings.paging import parse_count_or_default
-from mappings.payloads import (
-    extract_batch,
-    extract_payments,
-    find_all_payments,
-    has_more_payments,
-)
+from mappings.payloads import extract_batch, extract_payments, find_all_payments, has_more_payments
 
 OTHER_CURRENCY_REASON = "the service shows no amount in the requested currency"
 OTHER_ADD_REASON = "another add may have created the payment"

@@ -42,12 +42,7 @@ from mappings.lazy_sequences import (
     map_rows,
     materialize_rows,
 )
-from mappings.matching import (
-    Entry,
-    Payment,
-    list_entry_ids,
-    match_payments_with_entries,
-)
+from mappings.matching import Entry, Payment, list_entry_ids, match_payments_with_entries
 from mappings.objects import AMOUNT_FIELDS, Facts, drop_nulls
 from mappings.outcome_matching import ShownPayments, fetch_if_exists, parse_creation_time
 from mappings.payloads import extract_batch, find_payments, parse_balances
@@ -233,8 +228,7 @@ def _store_upstream_payment_ids(stored: Batch, payments: Sequence[Payment]) -> S
     """
     # Entries with ids are matched by id, but these ids are not the service's yet.
     unnamed_entries = map_rows(
-        lambda entry: {**entry, "id": None, "upstream": None, "ours": entry["id"]},
-        stored.entries,
+        lambda entry: {**entry, "id": None, "upstream": None, "ours": entry["id"]}, stored.entries
     )
     currency = stored.facts.get("currency")
     pairs = match_payments_with_entries(payments, unnamed_entries, currency)

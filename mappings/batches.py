@@ -46,15 +46,7 @@ from mappings.batch_views import (
 from mappings.current import BALANCE_PATH
 from mappings.dates import format_timestamp
 from mappings.drafts import INFERRED_REASON, require_not_started, submit_draft
-from mappings.effects import (
-    Answer,
-    CompareAndSet,
-    Flow,
-    LoadFacts,
-    Operation,
-    Request,
-    SubFlow,
-)
+from mappings.effects import Answer, CompareAndSet, Flow, LoadFacts, Operation, Request, SubFlow
 from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field
 from mappings.failures import (
     Failure,
@@ -72,15 +64,8 @@ from mappings.objects import drop_nulls
 from mappings.outcome_matching import fetch_if_exists
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_batch, find_payments, parse_balances
-from mappings.payment_recipients import (
-    collect_recipients,
-    load_recipient_facts,
-    resolve_recipients,
-)
-from mappings.start_checks import (
-    check_start_and_list_notices,
-    require_not_started_elsewhere,
-)
+from mappings.payment_recipients import collect_recipients, load_recipient_facts, resolve_recipients
+from mappings.start_checks import check_start_and_list_notices, require_not_started_elsewhere
 from mappings.summaries import build_summary, needs_balances
 
 # Create

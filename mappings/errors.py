@@ -85,8 +85,7 @@ RESTORE_CHECK_PENDING = Problem(
     "The gateway's records are being checked; nothing was done. Try again later.",
 )
 OVERLOADED = Problem(
-    "internal_server_error",
-    "The gateway is overloaded; nothing was sent. Try again later.",
+    "internal_server_error", "The gateway is overloaded; nothing was sent. Try again later."
 )
 RECIPIENT_NOT_SHOWN_YET = Problem(
     "internal_server_error",

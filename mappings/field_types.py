@@ -240,7 +240,4 @@ Integer = Annotated[int, BeforeValidator(_parse_integer)]
 Ssn = Annotated[str, BeforeValidator(_parse_ssn)]
 Amount = Annotated[str, BeforeValidator(_parse_amount)]
 ShownAmount = Annotated[str, BeforeValidator(_parse_amount_with_any_decimals)]
-RecipientType = Annotated[
-    Literal["individual", "business"],
-    BeforeValidator(_parse_recipient_type),
-]
+RecipientType = Annotated[Literal["individual", "business"], BeforeValidator(_parse_recipient_type)]

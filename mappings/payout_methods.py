@@ -2,14 +2,7 @@
 
 from dataclasses import replace
 
-from mappings import (
-    banking,
-    legacy,
-    payout_changes,
-    payouts,
-    recipient_outcomes,
-    recipient_reads,
-)
+from mappings import banking, legacy, payout_changes, payouts, recipient_outcomes, recipient_reads
 from mappings.effects import Answer, Flow, Operation, Request, SubFlow
 from mappings.errors import NOT_FOUND
 from mappings.failures import Invalid
@@ -94,11 +87,7 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
         shown_ids = [
             {**entry, "value": mask_number(entry["value"])} for entry in fields["governmentIds"]
         ]
-        recipient = {
-            **recipient,
-            "governmentIds": shown_ids,
-            **(response.get("recipient") or {}),
-        }
+        recipient = {**recipient, "governmentIds": shown_ids, **(response.get("recipient") or {})}
         changes = replace(changes, recipient=recipient)
     recipient = yield from payout_changes.apply_payout_changes(changes, request.options)
     return recipient, {**facts, **changes.holds}, changes.notices

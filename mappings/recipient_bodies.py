@@ -175,10 +175,7 @@ def build_recipient_update_fields(
 
 
 def derive_status_fact_change(
-    body: Mapping[str, JSON],
-    fields: Mapping[str, JSON],
-    facts: Facts,
-    updated: Mapping[str, JSON],
+    body: Mapping[str, JSON], fields: Mapping[str, JSON], facts: Facts, updated: Mapping[str, JSON]
 ) -> dict[str, JSON]:
     """Returns the change of the stored legacy status after an update.
 

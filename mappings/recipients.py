@@ -44,12 +44,7 @@ from mappings.objects import (
     is_deleted_for_clients,
 )
 from mappings.outcome_matching import defer_confirmation
-from mappings.paging import (
-    complete_page_meta,
-    has_counts,
-    parse_page_params,
-    select_page_params,
-)
+from mappings.paging import complete_page_meta, has_counts, parse_page_params, select_page_params
 from mappings.payout_changes import PayoutChanges
 from mappings.payouts import Recipient
 

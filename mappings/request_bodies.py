@@ -116,10 +116,7 @@ def compile_body_parser(shape: Any) -> NestedParser:
             f"   problems.add_problem((*place, {name!r}), error)",
             f"   problems.is_body_unusable |= {is_required}",
         ]
-    lines += [
-        " if known_count < len(value): problems.has_unknown_fields = True",
-        " return fields",
-    ]
+    lines += [" if known_count < len(value): problems.has_unknown_fields = True", " return fields"]
     exec("\n".join(lines), bound)  # noqa: S102 - made of shapes only
     parser_of_shape: NestedParser = bound["parse_object"]
     return parser_of_shape

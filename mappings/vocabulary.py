@@ -11,13 +11,7 @@ from typing import Any
 from mappings.effects import JSON, Vocabulary
 from mappings.failures import Problem
 from mappings.field_types import Word
-from mappings.shape_index import (
-    WORD_MARKS,
-    ListNode,
-    ObjectNode,
-    index_shape,
-    rewrite_marked_texts,
-)
+from mappings.shape_index import WORD_MARKS, ListNode, ObjectNode, index_shape, rewrite_marked_texts
 
 
 def map_legacy_words(vocabulary: Vocabulary) -> dict[str, str]:
