@@ -50,7 +50,7 @@ def build_list_query(query: Mapping[str, str], facts_by_id: FactsById) -> ListQu
     """Builds the step for a list query; unknown parameters are ignored."""
     filters = [*_build_filters(query, facts_by_id)]
     prefilter = {name: value for each in filters for name, value in each.prefilter.items()}
-    order = query["orderBy"] if query.get("orderBy") in SORT_KEYS else "createdAt"
+    order = query["orderBy"] if query.get("orderBy") in SORT_FIELDS else "createdAt"
     is_descending = query.get("sortBy", "").lower() != "asc"
     page = parse_page_params(query)
     native_sort = {"orderBy": order, "sortBy": "desc" if is_descending else "asc"}
@@ -70,7 +70,7 @@ def build_list_query(query: Mapping[str, str], facts_by_id: FactsById) -> ListQu
         page.size,
         is_hidden=lambda row: is_deleted_for_clients(row, facts_by_id.get(row["id"], {})),
         is_match=is_match,
-        sort_key=lambda row: _fold_case(SORT_KEYS[order](row, facts_by_id.get(row["id"], {}))),
+        sort_key=lambda row: _fold_case(get_value(order, row, facts_by_id.get(row["id"], {}))),
         is_descending=is_descending,
         native_query={**page.build_query(), **prefilter, **native_sort} if is_native else None,
         prefilter=prefilter,
@@ -86,7 +86,7 @@ def _build_filters(query: Mapping[str, str], facts_by_id: FactsById) -> Iterator
         search_text = search.casefold()
         yield _Filter(
             lambda row, _facts: any(
-                search_text in _replace_non_text_with_empty(row.get(name)).casefold()
+                search_text in get_value(name, row, {}).casefold()
                 for name in ("name", "email", "referenceId")
             )
         )
@@ -104,7 +104,7 @@ def _build_filters(query: Mapping[str, str], facts_by_id: FactsById) -> Iterator
         yield _build_value_filter("country", find_country_alpha_2_code(country), "country")
     if city := query.get("city"):
         yield _Filter(
-            lambda row, facts: bool(SORT_KEYS["city"](row, facts).casefold() == city.casefold())
+            lambda row, facts: bool(get_value("city", row, facts).casefold() == city.casefold())
         )
     method, currency = query.get("payoutMethod"), query.get("payoutCurrency", "").upper()
     if method:
@@ -136,24 +136,38 @@ def _build_value_filter(
     ``wanted`` is None for a value that no recipient can have: the list is empty, not an error
     (contract, section 3). ``native_name`` is the service's parameter if it can filter by the value.
     """
-    get_value = SORT_KEYS[field]
     prefilter = {native_name: wanted} if native_name and wanted else {}
     return _Filter(
-        lambda row, facts: bool(get_value(row, facts) == wanted),
+        lambda row, facts: bool(get_value(field, row, facts) == wanted),
         prefilter,
         bool(prefilter) and is_exact,
     )
 
 
-# Values of a row
+# Values of a row, by which it is filtered and sorted
 
 
-def determine_payout_method(row: Row) -> JSON:
+def get_value(name: str, row: Row, facts: Facts) -> Any:
+    """Returns a text or a time; an empty text if the row has no such value."""
+    if name in _TEXT_FIELDS:
+        value = row.get(name)
+    elif name in _ADDRESS_FIELDS:
+        value = (row.get("address") or {}).get(name)
+    else:
+        value = _COMPUTED_VALUES[name](row, facts)
+    return value if isinstance(value, str | datetime) else ""
+
+
+def parse_created_at(row: Row) -> datetime:
+    return parse_instant_or_earliest(row.get("createdAt"))
+
+
+def _determine_payout_method(row: Row, _facts: Facts) -> JSON:
     primary = find_primary_account(row)
     return determine_account_type(primary) if primary else row.get("payoutMethod")
 
 
-def determine_payout_currency(row: Row) -> JSON:
+def _determine_payout_currency(row: Row, _facts: Facts) -> JSON:
     """Returns the currency of payouts; None if it is known that the recipient has no account."""
     primary = find_primary_account(row)
     if primary is None and row.get("accounts") is not None:
@@ -161,49 +175,25 @@ def determine_payout_currency(row: Row) -> JSON:
     return (primary or {}).get("currency") or row.get("primaryCurrency")
 
 
-def parse_created_at(row: Row) -> datetime:
-    return parse_instant_or_earliest(row.get("createdAt"))
-
-
-def _replace_non_text_with_empty(value: JSON) -> str:
-    return value if isinstance(value, str) else ""
-
-
-# Sort keys
-
-
 def _fold_case(value: Any) -> Any:
     # People expect "adam" before "Zoe"; filters compare the same values with their case.
     return value.casefold() if isinstance(value, str) else value
 
 
-def _build_field_sort_key(name: str) -> Callable[[Row, Facts], Any]:
-    return lambda row, _facts: _replace_non_text_with_empty(row.get(name))
-
-
-def _build_address_sort_key(name: str) -> Callable[[Row, Facts], Any]:
-    return lambda row, _facts: _replace_non_text_with_empty((row.get("address") or {}).get(name))
-
-
-_SORTED_TEXT_FIELDS = (
-    "id", "name", "email", "referenceId", "firstName", "lastName", "type", "language", "dob",
+_TEXT_FIELDS = (
+    *("id", "name", "email", "referenceId", "firstName", "lastName", "type", "language", "dob"),
     "primaryCurrency",
-)  # fmt: skip
-SORT_KEYS: Mapping[str, Callable[[Row, Facts], Any]] = {
-    **{name: _build_field_sort_key(name) for name in _SORTED_TEXT_FIELDS},
-    **{name: _build_address_sort_key(name) for name in ("country", "city", "region", "postalCode")},
-    "status": lambda row, facts: _replace_non_text_with_empty(
-        choose_legacy_recipient_status(row, facts)
-    ),
-    "complianceStatus": lambda row, _facts: _replace_non_text_with_empty(
-        derive_legacy_compliance_status(row.get("complianceStatus"))
-    ),
-    "payoutMethod": lambda row, _facts: _replace_non_text_with_empty(determine_payout_method(row)),
-    "payoutCurrency": lambda row, _facts: _replace_non_text_with_empty(
-        determine_payout_currency(row)
-    ),
-    "createdAt": lambda row, _facts: parse_created_at(row),
-    "updatedAt": lambda row, _facts: parse_instant_or_earliest(row.get("updatedAt")),
+)
+_ADDRESS_FIELDS = ("country", "city", "region", "postalCode")
+
+_COMPUTED_VALUES: Mapping[str, Callable[[Row, Facts], Any]] = {
+    "status": choose_legacy_recipient_status,
+    "complianceStatus": lambda row, _: derive_legacy_compliance_status(row.get("complianceStatus")),
+    "payoutMethod": _determine_payout_method,
+    "payoutCurrency": _determine_payout_currency,
+    "createdAt": lambda row, _: parse_created_at(row),
+    "updatedAt": lambda row, _: parse_instant_or_earliest(row.get("updatedAt")),
 }
+SORT_FIELDS = frozenset({*_TEXT_FIELDS, *_ADDRESS_FIELDS, *_COMPUTED_VALUES})
 """Legacy interface, section 4.1, orderBy: "status, country, city, name, email, id,
 complianceStatus and others"."""
