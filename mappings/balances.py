@@ -36,24 +36,22 @@ def split_off_wallet_payments(payments: Payments) -> tuple[Payments, Payments]:
 
 
 def has_sufficient_funds(balances: Balances, payments: Payments, currency: JSON) -> bool:
-    to_wallets, to_banks = split_off_wallet_payments(payments)
-    in_wallet = compute_available_funds(balances, currency, wallet=True)
-    in_accounts = compute_available_funds(balances, currency, wallet=False)
-    are_wallets_covered = compute_required_funds(to_wallets) <= in_wallet
-    return are_wallets_covered and compute_required_funds(to_banks) <= in_accounts
-
-
-def compute_required_funds(payments: Payments) -> Decimal:
-    fields = ("sourceAmount", "merchantFees")
-    return money.sum_decimals(sum_amount_field(payments, name) for name in fields)
-
-
-def compute_available_funds(balances: Balances, currency: JSON, *, wallet: bool) -> Decimal:
-    """Sums the balances in a currency, of the wallet account or of the service accounts."""
-    entries = [entry for entry in balances if (entry.get("type") == current.WALLET) is wallet]
-    return sum_amount_field(
-        [entry for entry in entries if entry.get("currency") == currency], "amount"
+    funds = compute_available_funds(balances, currency)
+    return all(
+        money.sum_decimals(
+            sum_amount_field(rows, name) for name in ("sourceAmount", "merchantFees")
+        )
+        <= available
+        for rows, available in zip(split_off_wallet_payments(payments), funds, strict=True)
     )
+
+
+def compute_available_funds(balances: Balances, currency: JSON) -> tuple[Decimal, Decimal]:
+    """Sums the balances in a currency: of the wallet account, and of the service accounts."""
+    entries = [entry for entry in balances if entry.get("currency") == currency]
+    in_wallet = [entry for entry in entries if entry.get("type") == current.WALLET]
+    in_accounts = [entry for entry in entries if entry.get("type") != current.WALLET]
+    return sum_amount_field(in_wallet, "amount"), sum_amount_field(in_accounts, "amount")
 
 
 def sum_amount_field(rows: Sequence[Mapping[str, JSON]], name: str) -> Decimal:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mappings import legacy, money, paging
 from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
@@ -243,7 +243,8 @@ class _SharedFields(NamedTuple):
 
 
 def _sum_source_amounts(payments: Sequence[Payment]) -> Decimal | None:
-    return money.sum_amounts(iterate_field(payments, "sourceAmount"))
+    amounts: list[Any] = [*map(money.parse_amount, iterate_field(payments, "sourceAmount"))]
+    return None if None in amounts else money.sum_decimals(amounts)
 
 
 def build_batch(

@@ -28,16 +28,6 @@ def parse_amount(value: JSON) -> Decimal | None:
     return amount if amount.is_finite() and abs(amount.adjusted()) <= MAX_DIGITS else None
 
 
-def sum_amounts(amounts: Iterable[JSON]) -> Decimal | None:
-    """Returns the exact sum of amounts; None if one of the values is not an amount."""
-    total = Decimal(0)
-    for amount in amounts:
-        if (parsed := parse_amount(amount)) is None:
-            return None
-        total = EXACT_CONTEXT.add(total, parsed)
-    return total
-
-
 def sum_decimals(amounts: Iterable[Decimal]) -> Decimal:
     """Returns the exact sum; ``+`` would round it to 28 digits."""
     return reduce(EXACT_CONTEXT.add, amounts, Decimal(0))

