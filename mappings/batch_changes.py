@@ -1,7 +1,6 @@
 """PATCH of a batch: one request adds, changes and removes payments, either all or none."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
@@ -32,7 +31,6 @@ from mappings.matching import Entry
 from mappings.payment_recipients import resolve_recipients
 
 
-@dataclass(frozen=True, slots=True)
 class _Changes:
     """The changes that one request makes to a batch and its payments.
 
@@ -41,12 +39,35 @@ class _Changes:
     the batch's new ``description`` and ``currency``, if they change.
     """
 
-    added: Sequence[SentPayment]
-    named: Sequence[SentPayment]
-    changed: Sequence[SentPayment]
-    removed: Sequence[SentPayment]
-    refs: Mapping[str, PaymentRef]
-    facts: Mapping[str, JSON]
+    def __init__(self, request: Request, batch: Batch) -> None:
+        body = request.body
+        payments = collect_sent_payments(body.get("payments"), problems=request.problems)
+        updates = collect_sent_payments(body.get("update_payments"), "update_payments")
+        # An entry with an id under ``payments`` is an update, never an addition (contract, section 5).
+        self.named = chain_rows(filter_rows(payments, _has_id), updates)
+        self.added = filter_rows(payments, lambda payment: not _has_id(payment))
+        self.removed = collect_sent_payments(body.get("remove_payments"), "remove_payments")
+        ids: frozenset[str] | None = None
+        # If the request names very many payments, indexing the whole batch takes less memory.
+        if not (isinstance(self.named, LazySequence) or isinstance(self.removed, LazySequence)):
+            ids = frozenset(str(each.body.get("id")) for each in chain(self.named, self.removed))
+        self.refs = batch.map_payment_refs_by_id(ids) if ids is None or ids else {}
+        self.facts = _extract_batch_changes(body, batch)
+        # The request may name the payments in any order.
+        read_payment = pack_fields(
+            batch.payments if self.named else (), batch_bodies.COMPARED_FIELDS
+        )
+        is_shown_late = is_signed_change_recent(batch, request.now)
+
+        def drop_unchanged_fields(change: SentPayment) -> SentPayment:
+            ref = self.refs.get(str(change.body.get("id")))
+            payment = ref and read_payment(ref.position)
+            return batch_bodies.drop_unchanged_fields(change, payment, is_shown_late=is_shown_late)
+
+        changed = materialize_rows(map_rows(drop_unchanged_fields, self.named))
+        self.changed = filter_rows(
+            changed, lambda change: bool(extract_payment_changes(change.body))
+        )
 
     def find_ref(self, payment: SentPayment) -> PaymentRef:
         return self.refs[str(payment.body.get("id"))]
@@ -56,7 +77,7 @@ class _Changes:
 
 
 def edit_batch_payments(batch: Batch, request: Request) -> SubFlow:
-    changes = _collect_changes(request, batch)
+    changes = _Changes(request, batch)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
     named_ids = (str(payment.body.get("id")) for payment in chain(changes.named, changes.removed))
@@ -90,38 +111,6 @@ def list_payment_ids_to_load(request: Request) -> Collection[str] | None:
     if request.body.get("sourceCurrency") or any(isinstance(each, LazySequence) for each in lists):
         return None
     return dict.fromkeys(str(entry["id"]) for entry in chain(*lists) if entry.get("id"))
-
-
-def _collect_changes(request: Request, batch: Batch) -> _Changes:
-    body = request.body
-    payments = collect_sent_payments(body.get("payments"), problems=request.problems)
-    updates = collect_sent_payments(body.get("update_payments"), "update_payments")
-    # An entry with an id under ``payments`` is an update, never an addition (contract, section 5).
-    named = chain_rows(filter_rows(payments, _has_id), updates)
-    removed = collect_sent_payments(body.get("remove_payments"), "remove_payments")
-    ids: frozenset[str] | None = None
-    # If the request names very many payments, indexing the whole batch takes less memory.
-    if not (isinstance(named, LazySequence) or isinstance(removed, LazySequence)):
-        ids = frozenset(str(payment.body.get("id")) for payment in chain(named, removed))
-    refs = batch.map_payment_refs_by_id(ids) if ids is None or ids else {}
-    # The request may name the payments in any order.
-    read_payment = pack_fields(batch.payments if named else (), batch_bodies.COMPARED_FIELDS)
-    is_shown_late = is_signed_change_recent(batch, request.now)
-
-    def drop_unchanged_fields(change: SentPayment) -> SentPayment:
-        ref = refs.get(str(change.body.get("id")))
-        payment = ref and read_payment(ref.position)
-        return batch_bodies.drop_unchanged_fields(change, payment, is_shown_late=is_shown_late)
-
-    changed = materialize_rows(map_rows(drop_unchanged_fields, named))
-    return _Changes(
-        added=filter_rows(payments, lambda payment: not _has_id(payment)),
-        named=named,
-        changed=filter_rows(changed, lambda change: bool(extract_payment_changes(change.body))),
-        removed=removed,
-        refs=refs,
-        facts=_extract_batch_changes(body, batch),
-    )
 
 
 def _extract_batch_changes(body: Mapping[str, JSON], batch: Batch) -> dict[str, JSON]:
