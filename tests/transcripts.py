@@ -55,7 +55,7 @@ class ScriptedService:
 
 @dataclass
 class Transcript:
-    """One case, as it runs."""
+    """One case, as it runs. A call ``{"again": 1}`` is equal to the first, with its answer."""
 
     case: dict[str, Any]
     service: ScriptedService
@@ -65,7 +65,9 @@ class Transcript:
     def load(cls, file: Path) -> Transcript:
         case = json.loads(file.read_text("utf-8"))
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return cls(case, ScriptedService(list(case.get("calls", []))), now)
+        calls = case.get("calls", [])
+        expected = [calls[call["again"] - 1] if "again" in call else call for call in calls]
+        return cls(case, ScriptedService(expected), now)
 
     @property
     def settings(self) -> dict[str, Any]:
