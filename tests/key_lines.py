@@ -12,3 +12,14 @@ from gateway.storage import Store
 
 async def import_keys_into(store: Store, *lines: dict[str, Any]) -> None:
     await import_keys(store, parse_key_lines("\n".join(map(json.dumps, lines)).encode()))
+
+
+def build_key_line(merchant: str = "acme", **changes: Any) -> dict[str, Any]:
+    return {
+        "merchant": merchant,
+        "environment": "live",
+        "api_key": f"key-of-{merchant}-0123456789abcdefghij",
+        "access_key": f"access-{merchant}",
+        "secret_key": f"secret-of-{merchant}",
+        **changes,
+    }

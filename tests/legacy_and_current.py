@@ -11,7 +11,13 @@ from typing import Any
 
 from yarl import URL
 
-from tests.operator_commands import AdjustableClock, log_to_file, run_command, wait_until_async
+from tests.operator_commands import (
+    AdjustableClock,
+    CommandsBesideGateway,
+    log_to_file,
+    run_command,
+    wait_until_async,
+)
 from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
 from tests.simulator import DEMO_CREDENTIALS, Fault, Service, ServiceOptions, start_simulator
 
@@ -20,7 +26,7 @@ KEY_NAME = "shop"
 
 
 @dataclass
-class GatewayBetween:
+class GatewayBetween(CommandsBesideGateway):
     """``current`` and ``legacy`` are the same object if both interfaces share one state."""
 
     gateway: GatewayUnderTest
@@ -32,9 +38,6 @@ class GatewayBetween:
 
     async def run_command(self, *arguments: str, code: int = 0) -> str:
         return (await run_command(self.folder, *arguments, code=code)).output
-
-    async def run_json_command(self, *arguments: str, code: int = 0) -> Any:
-        return json.loads((await run_command(self.folder, *arguments, "--json", code=code)).stdout)
 
     async def set_mode(self, mode: str, *groups: str) -> None:
         """Sets the key's mode and waits until the gateway applies it."""

@@ -36,8 +36,33 @@ class AdjustableClock:
         return time.monotonic() + self.ahead_seconds
 
 
+class CommandsBesideGateway:
+    """Commands that use the folder of a running gateway."""
+
+    folder: Path
+
+    async def run_json_command(self, *arguments: str, code: int = 0) -> Any:
+        """The JSON document that a command prints with ``--json``."""
+        result = await run_command(self.folder, *arguments, "--json", code=code)
+        return json.loads(result.stdout)
+
+    async def list_writes_in_doubt(self) -> Any:
+        return (await self.run_json_command("writes", "unsettled"))["writes"]
+
+    async def find_write_in_doubt(self) -> Any:
+        """The only write in doubt."""
+        (write,) = await self.list_writes_in_doubt()
+        return write
+
+    async def wait_until_nothing_in_doubt(self, seconds: float = 60) -> None:
+        async def is_nothing_in_doubt() -> bool:
+            return not await self.list_writes_in_doubt()
+
+        await wait_until_async(is_nothing_in_doubt, seconds)
+
+
 @dataclass
-class OperatedGateway:
+class OperatedGateway(CommandsBesideGateway):
     """A gateway, its service, and commands that use its folder."""
 
     gateway: GatewayUnderTest
@@ -53,10 +78,6 @@ class OperatedGateway:
 
     async def run_command(self, *arguments: str, code: int = 0) -> Result:
         return await run_command(self.folder, *arguments, code=code)
-
-    async def run_json_command(self, *arguments: str, code: int = 0) -> Any:
-        """The JSON document that a command prints with ``--json``."""
-        return json.loads((await self.run_command(*arguments, "--json", code=code)).stdout)
 
     async def age_sent_writes(self) -> None:
         """Advances every clock past the time in which a sent write could still be executed."""

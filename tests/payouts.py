@@ -10,6 +10,12 @@ from typing import Any
 from tests.running_gateway import GatewayUnderTest, open_gateway
 from tests.simulator import Service, Simulator, start_simulator
 
+RECIPIENT_BODY = {
+    "type": "individual",
+    "firstName": "Ada",
+    "lastName": "Lovelace",
+    "email": "ada@example.com",
+}
 WALLET = {
     "primary": {"method": "wallet", "currency": "USD"},
     "accounts": {"wallet": {"address": "ada@wallet.example.com"}},

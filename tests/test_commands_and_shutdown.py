@@ -22,6 +22,8 @@ import pytest
 from gateway.cli import main
 from gateway.storage import Tenant, open_store
 from gateway.storage.mode_rows import GROUPS, set_mode
+from tests.payouts import BANK as PAYOUT_BODY
+from tests.payouts import RECIPIENT_BODY
 from tests.processes import (
     COMMAND,
     SECONDS,
@@ -39,16 +41,6 @@ from tests.simulator import Fault, Service, Simulator, start_simulator
 from tests.sockets import open_connection, wait_until
 
 PORTS = {"PAYOUT_GATEWAY_SERVER__PORT": "0", "PAYOUT_GATEWAY_SERVER__ADMIN_PORT": "0"}
-RECIPIENT_BODY = {
-    "type": "individual",
-    "firstName": "Ada",
-    "lastName": "Lovelace",
-    "email": "ada@example.com",
-}
-PAYOUT_BODY = {
-    "primary": {"method": "bank", "currency": "USD"},
-    "accounts": {"bank": {"country": "US", "accountNum": "1234567", "routing": "021000021"}},
-}
 
 
 @pytest.fixture

@@ -475,7 +475,7 @@ async def test_legacy_create_in_doubt_can_be_settled_after_its_object_was_import
         rows = (await setup.request_legacy("GET", path)).body[path.rpartition("/")[2]]
         created_id = max(rows, key=lambda row: str(row["createdAt"]))["id"]
         await run_import(setup)
-        (write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        write = await setup.find_write_in_doubt()
         await setup.run_command("writes", "settle", write["write"], "--made", created_id, "--yes")
 
         async def is_answered() -> bool:

@@ -260,7 +260,7 @@ async def test_legacy_write_in_doubt_during_a_database_fault_is_listed(
             assert (await pending_response).status == 500
 
         async def is_listed() -> bool:
-            return len((await setup.run_json_command("writes", "unsettled"))["writes"]) == 1
+            return len(await setup.list_writes_in_doubt()) == 1
 
         await wait_until_async(is_listed)
         assert setup.legacy.creation_counts["batch"] == 1

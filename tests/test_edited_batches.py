@@ -783,7 +783,7 @@ async def test_edit_waits_for_a_signed_change_without_a_response_that_is_not_sho
         await setup.age_sent_writes()
 
         async def is_resolved() -> bool:
-            return not (await setup.run_json_command("writes", "unsettled"))["writes"]
+            return not await setup.list_writes_in_doubt()
 
         await wait_until_async(is_resolved)
         show_summary(service, summary)

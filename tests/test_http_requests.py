@@ -22,6 +22,7 @@ import pytest_asyncio
 from gateway.http import request_reader
 from gateway.server import app
 from tests.operator_commands import disable_immediate_read
+from tests.payouts import BANK, RECIPIENT_BODY
 from tests.running_gateway import KEY, GatewayUnderTest, open_gateway
 from tests.simulator import Fault, Service, Simulator, start_simulator
 from tests.sockets import RawResponse, assert_legacy, exchange, open_connection, wait_until
@@ -30,16 +31,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 API_KEY = KEY["api_key"]
 RECIPIENTS = "/v1/recipients"
-RECIPIENT_BODY = {
-    "type": "individual",
-    "firstName": "Ada",
-    "lastName": "Lovelace",
-    "email": "ada@example.com",
-}
-PAYOUT_BODY = {
-    "primary": {"method": "bank", "currency": "USD"},
-    "accounts": {"bank": {"country": "US", "accountNum": "1234567", "routing": "021000021"}},
-}
 
 ALLOWED_NETWORKS = ["192.0.2.0/24", "2001:db8::/32", "203.0.113.7"]
 
@@ -290,12 +281,14 @@ async def test_nearest_untrusted_address_counts_behind_trusted_proxies(
 async def test_repeated_forwarded_headers_are_read_in_order(
     proxied_gateway: GatewayUnderTest,
 ) -> None:
-    headers = ["X-Forwarded-For: 192.0.2.9", "X-Forwarded-For: 198.51.100.1"]
+    client, elsewhere, proxy = [
+        f"X-Forwarded-For: {address}" for address in ("192.0.2.9", "198.51.100.1", "10.1.2.3")
+    ]
     outside_response = await send_request(
-        proxied_gateway, build_request("GET", RECIPIENTS, *headers, key="bound")
+        proxied_gateway, build_request("GET", RECIPIENTS, client, elsewhere, key="bound")
     )
     inside_response = await send_request(
-        proxied_gateway, build_request("GET", RECIPIENTS, *reversed(headers), key="bound")
+        proxied_gateway, build_request("GET", RECIPIENTS, elsewhere, client, proxy, key="bound")
     )
     assert extract_refusal(outside_response) == NOT_AUTHORIZED
     assert inside_response.status == 200
@@ -367,9 +360,7 @@ async def test_trailing_slash_is_ignored(gateway: GatewayUnderTest) -> None:
     assert (
         await gateway.request("PATCH", f"{recipient_path}/", {"firstName": "Eve"})
     ).status == 200
-    assert (
-        await gateway.request("POST", f"{recipient_path}/payout-methods/", PAYOUT_BODY)
-    ).status == 200
+    assert (await gateway.request("POST", f"{recipient_path}/payout-methods/", BANK)).status == 200
     assert (await gateway.request("GET", f"{recipient_path}/payout-methods/")).status == 200
     assert (await gateway.request("DELETE", f"{recipient_path}/")).status == 200
 
@@ -443,7 +434,7 @@ async def test_recipient_operations_answer_compact_json_beginning_with_ok(
 ) -> None:
     create_response = await send_request(
         gateway,
-        build_request("POST", body=json.dumps(RECIPIENT_BODY | {"payout": PAYOUT_BODY}).encode()),
+        build_request("POST", body=json.dumps(RECIPIENT_BODY | {"payout": BANK}).encode()),
     )
     assert create_response.status == 200
     assert_legacy(create_response)
@@ -457,12 +448,8 @@ async def test_recipient_operations_answer_compact_json_beginning_with_ok(
         build_request("GET", f"{recipient_path}/logs"),
         build_request("GET", f"{recipient_path}/payments"),
         build_request("GET", f"{recipient_path}/payout-methods"),
-        build_request(
-            "POST", f"{recipient_path}/payout-methods", body=json.dumps(PAYOUT_BODY).encode()
-        ),
-        build_request(
-            "PATCH", f"{recipient_path}/payout-methods", body=json.dumps(PAYOUT_BODY).encode()
-        ),
+        build_request("POST", f"{recipient_path}/payout-methods", body=json.dumps(BANK).encode()),
+        build_request("PATCH", f"{recipient_path}/payout-methods", body=json.dumps(BANK).encode()),
         build_request("DELETE", recipient_path),
         build_request("DELETE", RECIPIENTS, body=json.dumps({"ids": [other_id]}).encode()),
     ):
@@ -639,7 +626,7 @@ async def test_each_request_without_id_gets_a_new_id(gateway: GatewayUnderTest) 
 async def test_all_upstream_calls_have_the_request_id(
     gateway: GatewayUnderTest, simulator: Simulator
 ) -> None:
-    body = json.dumps(RECIPIENT_BODY | {"payout": PAYOUT_BODY, "language": "en"}).encode()
+    body = json.dumps(RECIPIENT_BODY | {"payout": BANK, "language": "en"}).encode()
     await send_request(gateway, build_request("POST", RECIPIENTS, "X-Request-Id: mine", body=body))
     calls = simulator.service.list_requests()
     assert len(calls) > 2
@@ -891,7 +878,7 @@ async def test_client_disconnect_does_not_interrupt_a_write(
 ) -> None:
     simulator.service.faults.append(Fault("POST", RECIPIENTS, answer_delay=0.2))
     async with await open_connection(gateway.running.port) as connection:
-        body = json.dumps(RECIPIENT_BODY | {"payout": PAYOUT_BODY, "language": "en"}).encode()
+        body = json.dumps(RECIPIENT_BODY | {"payout": BANK, "language": "en"}).encode()
         await connection.send(build_request("POST", body=body))
         await wait_until(lambda: bool(simulator.service.list_requests("POST", RECIPIENTS)))
     await wait_until(

@@ -14,6 +14,7 @@ from gateway.config.settings import Settings, State
 from gateway.server.app import run_gateway
 from tests.gateway.storage import conftest
 from tests.payouts import (
+    RECIPIENT_BODY,
     WALLET,
     create_batch,
     create_recipient,
@@ -36,12 +37,6 @@ database, postgres = conftest.database, conftest.postgres
 Gateways = tuple[Service, tuple[GatewayUnderTest, GatewayUnderTest]]
 """The service, and two instances of the gateway, or one twice."""
 
-RECIPIENT_BODY = {
-    "type": "individual",
-    "firstName": "Ada",
-    "lastName": "Lovelace",
-    "email": "ada@example.com",
-}
 OTHER_RECIPIENT_BODY = {**RECIPIENT_BODY, "firstName": "Augusta"}
 
 

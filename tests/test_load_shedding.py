@@ -7,7 +7,7 @@ import contextlib
 import gzip
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from tests.signed_requests import (
     open_signed_gateway,
     respond_with,
 )
-from tests.sockets import RawConnection, RawResponse, assert_legacy, open_connection
+from tests.sockets import RawConnection, RawResponse, assert_legacy, open_connection, wait_until
 
 MEGABYTE = 1024 * 1024
 BOLT_KEY = {
@@ -105,12 +105,6 @@ class ConcurrentClients:
             await connection.send(data)
             tasks.append(asyncio.ensure_future(wait_for_response(connection)))
         return tasks
-
-
-async def wait_until(is_met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not is_met():  # noqa: ASYNC110 - what is waited for tells nobody
-            await asyncio.sleep(0.005)
 
 
 async def require_response(task: asyncio.Task[RawResponse | None]) -> RawResponse:

@@ -174,10 +174,7 @@ async def test_batch_of_a_lost_signed_create_can_be_started(tmp_path: Path) -> N
         (lost_id,) = list_batches(setup)
         await setup.age_sent_writes()
 
-        async def is_settled() -> bool:
-            return not (await setup.run_json_command("writes", "unsettled"))["writes"]
-
-        await wait_until_async(is_settled)
+        await setup.wait_until_nothing_in_doubt()
         assert (await send(setup, "signed", f"/batches/{lost_id}/start-processing"))[0] == 200
 
 
@@ -229,10 +226,7 @@ async def test_signed_start_of_a_batch_not_shown_yet_waits_for_a_create_in_doubt
         # Once it may exist, the service's own answer counts.
         await setup.age_sent_writes()
 
-        async def is_settled() -> bool:
-            return not (await setup.run_json_command("writes", "unsettled"))["writes"]
-
-        await wait_until_async(is_settled)
+        await setup.wait_until_nothing_in_doubt()
         assert (await send(setup, "signed", f"/batches/{lost_id}/start-processing"))[0] == 404
         assert setup.service.batch_starts == []
 

@@ -513,7 +513,7 @@ async def test_response_without_the_created_object_ends_a_forwarded_write(
         setup.add_legacy_fault("POST", "/v1/recipients", status=200, body=body)
         response = await setup.gateway.request("POST", "/v1/recipients", {"type": "individual"})
         assert (response.status, response.text) == (200, body.decode())
-        assert (await setup.run_json_command("writes", "unsettled"))["writes"] == []
+        assert await setup.list_writes_in_doubt() == []
 
 
 async def test_forwarded_write_after_one_in_doubt_is_refused(
@@ -561,7 +561,7 @@ async def test_operator_settles_a_forwarded_write(tmp_path: Path, mode_of_retry:
         body = build_batch_body(recipient, "10.00")
         setup.add_legacy_fault("POST", "/v1/batches", close="after")
         assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
-        (lost_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        lost_write = await setup.find_write_in_doubt()
         assert lost_write["operation"] == "forwarded create_batch"
         assert "legacy service" in lost_write["what_to_do"]
         (legacy_batch,) = (await setup.request_legacy("GET", "/v1/batches")).body["batches"]
@@ -569,10 +569,7 @@ async def test_operator_settles_a_forwarded_write(tmp_path: Path, mode_of_retry:
             "writes", "settle", lost_write["write"], "--made", legacy_batch["id"], "--yes"
         )
 
-        async def is_settled() -> bool:
-            return not (await setup.run_json_command("writes", "unsettled"))["writes"]
-
-        await wait_until_async(is_settled)
+        await setup.wait_until_nothing_in_doubt()
         path = f"/v1/batches/{legacy_batch['id']}"
         setup.add_legacy_fault("GET", path, status=503)
         assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
@@ -592,16 +589,13 @@ async def lose_forwarded_batch(setup: Any, body: Any) -> str:
     """Loses the response to a forwarded ``POST /batches``; returns the write's id."""
     setup.add_legacy_fault("POST", "/v1/batches", close="after")
     assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
-    return str((await setup.run_json_command("writes", "unsettled"))["writes"][0]["write"])
+    return str((await setup.list_writes_in_doubt())[0]["write"])
 
 
 async def settle_and_wait(setup: Any, write: str, *verdict: str) -> None:
     await setup.run_command("writes", "settle", write, *verdict, "--yes")
 
-    async def is_settled() -> bool:
-        return not (await setup.run_json_command("writes", "unsettled"))["writes"]
-
-    await wait_until_async(is_settled)
+    await setup.wait_until_nothing_in_doubt()
 
 
 @pytest.mark.parametrize("is_retried_before", [True, False])
@@ -617,7 +611,7 @@ async def test_wrong_verdict_on_a_forwarded_write_can_be_corrected(
         await settle_and_wait(setup, write, "--made", "B-MISTYPED00000000")
         if is_retried_before:
             assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
-            (listed,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+            listed = await setup.find_write_in_doubt()
             assert listed["write"] == write
             assert "no B-MISTYPED00000000" in listed["why"]
             assert f"writes settle {write} --made B-…" in listed["what_to_do"]
@@ -651,11 +645,11 @@ async def test_another_object_is_no_answer_to_a_forwarded_create(kind: str, tmp_
         other = await setup.request_legacy("POST", f"/v1{path}", other_body)
         setup.add_legacy_fault("POST", f"/v1{path}", close="after")
         assert (await setup.gateway.request("POST", f"/v1{path}", body)).status == 500
-        (lost_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        lost_write = await setup.find_write_in_doubt()
         write, other_id = lost_write["write"], other.body[kind]["id"]
         await settle_and_wait(setup, write, "--made", other_id)
         assert (await setup.gateway.request("POST", f"/v1{path}", body)).status == 500
-        (listed,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        listed = await setup.find_write_in_doubt()
         assert f"{other_id}, which was recorded as made, is another {kind}" in listed["why"]
         await age_sent_writes(setup)
         await settle_and_wait(setup, write, "--did-not-happen")
@@ -676,7 +670,7 @@ async def test_closed_add_that_was_forwarded_is_not_sent_again_by_a_retry(
         assert (await setup.gateway.request(*add)).status == 500
         payments = (await setup.request_legacy("GET", path)).body["payments"]
         made = next(each["id"] for each in payments if each["sourceAmount"] == "7.00")
-        (lost_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        lost_write = await setup.find_write_in_doubt()
         await setup.run_command("writes", "settle", lost_write["write"], "--made", made, "--yes")
         await setup.run_command("writes", "close", lost_write["write"], "--yes")
         assert (await setup.gateway.request(*add)).status == 500
@@ -726,7 +720,7 @@ async def test_retry_of_a_confirmed_forwarded_write_gets_what_the_legacy_service
         path = f"/v1/batches/{batch}"
         setup.add_legacy_fault(method, path + suffix, close="after")
         assert (await setup.gateway.request(method, path + suffix, body)).status == 500
-        (lost_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        lost_write = await setup.find_write_in_doubt()
         verdict, made = ["--happened"], ""
         if suffix == "/payments":
             payments = (await setup.request_legacy("GET", f"{path}/payments")).body["payments"]
@@ -768,16 +762,13 @@ async def test_write_settled_as_not_happened_may_be_sent_again(tmp_path: Path) -
             "the next write on it would be before the lost one, or after it"
         )
         await age_sent_writes(setup)
-        (lost_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        lost_write = await setup.find_write_in_doubt()
         assert f"PATCH /recipients/{recipient}/payout-methods" in lost_write["what_to_do"]
         await setup.run_command(
             "writes", "settle", lost_write["write"], "--did-not-happen", "--yes"
         )
 
-        async def is_settled() -> bool:
-            return not (await setup.run_json_command("writes", "unsettled"))["writes"]
-
-        await wait_until_async(is_settled)
+        await setup.wait_until_nothing_in_doubt()
         assert (await setup.gateway.request("PATCH", path, body)).status == 200
         assert (
             await setup.gateway.request("PATCH", f"/v1/recipients/{recipient}", change)
@@ -793,7 +784,7 @@ async def test_write_settled_as_not_happened_does_not_bind_the_batch(tmp_path: P
         (bound_count,) = (await setup.run_json_command("modes", "list"))["begun_at_legacy"]
         assert bound_count["batches"] == 1
         await age_sent_writes(setup)
-        (lost_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        lost_write = await setup.find_write_in_doubt()
         await setup.run_command(
             "writes", "settle", lost_write["write"], "--did-not-happen", "--yes"
         )
@@ -817,7 +808,7 @@ async def test_created_batch_stays_bound_although_its_quote_did_not_happen(tmp_p
         await age_sent_writes(setup)
 
         async def list_in_doubt() -> list[str]:
-            writes = (await setup.run_json_command("writes", "unsettled"))["writes"]
+            writes = await setup.list_writes_in_doubt()
             return [write["write"] for write in writes]
 
         async def is_create_settled() -> bool:
@@ -841,7 +832,7 @@ async def test_verdict_on_a_forwarded_write_waits_for_no_clock_offset(tmp_path: 
         path = "/v1/batches/B-1234567890123456/start-processing"
         setup.add_legacy_fault("POST", path, close="before")
         assert (await setup.gateway.request("POST", path)).status == 500
-        (lost_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        lost_write = await setup.find_write_in_doubt()
         output = await setup.run_command(
             "writes", "settle", lost_write["write"], "--did-not-happen", "--yes", code=2
         )
@@ -901,7 +892,7 @@ async def test_unsent_forwarded_write_may_be_sent_again(
         assert (response.status, "nothing was changed" in response.text) == (500, True)
         path = "/v1/batches/B-1234567890123456/start-processing"
         assert (await setup.gateway.request("POST", path)).status == 500
-        assert (await setup.run_json_command("writes", "unsettled"))["writes"] == []
+        assert await setup.list_writes_in_doubt() == []
         # An unreachable service must not bind a batch that it never received.
         assert (await setup.run_json_command("modes", "list"))["begun_at_legacy"] == []
 
@@ -933,7 +924,7 @@ async def test_proxy_error_leaves_a_write_in_doubt(status: int, tmp_path: Path) 
             500,
             "internal_server_error",
         )
-        assert len((await setup.run_json_command("writes", "unsettled"))["writes"]) == 1
+        assert len(await setup.list_writes_in_doubt()) == 1
 
 
 @pytest.mark.parametrize(
@@ -962,7 +953,7 @@ async def test_legacy_response_to_a_write_is_passed_on(
             allow_redirects=False,
         ) as response:
             assert (response.status, await response.read()) == (status, body)
-        assert (await setup.run_json_command("writes", "unsettled"))["writes"] == []
+        assert await setup.list_writes_in_doubt() == []
         assert setup.count_legacy_calls("POST", "/v1/batches") == 1
 
 
@@ -993,7 +984,7 @@ async def test_delete_may_be_answered_without_content(
             f"{setup.gateway.running.url}{path}", headers={"X-API-Key": API_KEY}
         ) as response:
             assert (response.status, await response.read()) == (status, body)
-        assert (await setup.run_json_command("writes", "unsettled"))["writes"] == []
+        assert await setup.list_writes_in_doubt() == []
 
 
 async def test_disconnected_client_gets_the_first_answer_on_retry(tmp_path: Path) -> None:

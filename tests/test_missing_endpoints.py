@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.operator_commands import OperatedGateway, open_operated_gateway, read_log
+from tests.operator_commands import (
+    OperatedGateway,
+    open_operated_gateway,
+    read_log,
+    wait_until_async,
+)
 from tests.payouts import (
     create_batch,
     create_recipient,
@@ -44,13 +46,6 @@ async def is_refused(gateway: GatewayUnderTest) -> bool:
         return False
     assert response.body["errors"][0]["code"] == "internal_server_error"
     return True
-
-
-async def wait_until_async(is_met: Callable[[], Awaitable[bool]], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not await is_met():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.05)
 
 
 async def find_doctor_finding(setup: OperatedGateway, state: str) -> dict[str, Any]:
@@ -176,7 +171,7 @@ async def test_edit_answered_by_an_error_page_is_in_doubt(status: int, tmp_path:
         response = await gateway.request("DELETE", f"/v1/batches/{batch}/payments/{first_id}")
         assert (response.status, "Retry-After" in response.headers) == (500, True)
         assert await load_payment_ids(gateway, batch) == [first_id, second_id]
-        (write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        write = await setup.find_write_in_doubt()
         assert write["operation"] == "delete_payment"
 
 

@@ -270,7 +270,7 @@ async def test_create_whose_answers_cannot_be_understood_is_listed(tmp_path: Pat
         assert response.status == 500
 
         async def is_listed() -> bool:
-            return bool((await setup.run_json_command("writes", "unsettled"))["writes"])
+            return bool(await setup.list_writes_in_doubt())
 
         await wait_until_async(is_listed, 40)
 
@@ -336,7 +336,7 @@ async def test_refusal_is_replayed_to_its_key_before_and_after_the_undo(tmp_path
         replayed_response = await create(BODY)
         assert replayed_response.status == 406
         assert replayed_response.headers["Idempotent-Replayed"] == "true"
-        (write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        write = await setup.find_write_in_doubt()
         assert write["method"] == "DELETE"
         setup.service.faults.clear()
         await setup.age_sent_writes()
@@ -361,7 +361,7 @@ async def test_undo_that_the_service_refuses_is_left_to_an_operator(tmp_path: Pa
 
             await wait_until_async(is_tried_again, 40)
         assert setup.count_calls("DELETE", "/v1/recipients/*") == 1
-        (write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        write = await setup.find_write_in_doubt()
         assert write["why"].endswith("the service refuses to undo it (status 400)")
         assert f"writes close {write['write']}" in write["what_to_do"]
         await setup.run_command("writes", "close", write["write"], "--yes")

@@ -9,14 +9,8 @@ from typing import Any
 import pytest
 
 from tests.operator_commands import OperatedGateway, open_operated_gateway
-from tests.payouts import create_batch, create_recipient, load_payment_ids
+from tests.payouts import RECIPIENT_BODY, create_batch, create_recipient, load_payment_ids
 
-RECIPIENT_BODY = {
-    "type": "individual",
-    "firstName": "Ada",
-    "lastName": "Lovelace",
-    "email": "ada@example.com",
-}
 WALLET_BODY = {"primary": {"method": "wallet", "currency": "USD"}}
 WALLET_BODY |= {"accounts": {"wallet": {"address": "ada@example.com"}}}
 
@@ -109,7 +103,7 @@ async def test_write_is_refused_if_every_code_blames_the_client(write: str, tmp_
             assert (response.status, response.body["errors"][0]["code"]) == expected_answer, (
                 response.text
             )
-            assert (await setup.run_json_command("writes", "unsettled"))["writes"] == []
+            assert await setup.list_writes_in_doubt() == []
         response = await setup.gateway.request(*request)
         assert (response.status, "Idempotent-Replayed" in response.headers) == (200, False), (
             response.text

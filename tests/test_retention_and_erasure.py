@@ -167,10 +167,7 @@ async def test_erasure_counts_answers_not_yet_delivered(
         with pytest.raises(AssertionError):
             await create_recipient(setup.gateway, "eve")
 
-        async def is_settled() -> bool:
-            return not (await setup.run_json_command("writes", "unsettled"))["writes"]
-
-        await wait_until_async(is_settled)
+        await setup.wait_until_nothing_in_doubt()
         (other_recipient,) = setup.service.find_or_create_tenant().recipients
         output = await setup.run_command(
             "erase", other_recipient, "--key", await load_key_name(setup), "--yes"

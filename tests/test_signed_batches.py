@@ -144,7 +144,13 @@ async def test_superseded_batch_is_not_started_and_its_replacement_is(
         payment = b'{"recipient":{"id":"%s"},"amount":"1.00","currency":"USD"}' % recipient.encode()
         for method, path in (
             ("POST", f"/batches/{first_id}/payments"),
-            ("POST", f"/batches/{first_id}/generate-quote"),
+            ("PATCH", f"/batches/{first_id}/payments/P-1"),
+            ("POST", f"/batches/{first_id}/generate-quote?x=1"),
+            ("POST", f"/batch/{first_id}/start-processing"),
+            ("POST", f"/batch/{first_id}/summary"),
+            ("POST", f"//batches//{first_id}/start-processing/"),
+            ("POST", f"/Batches/{first_id}/Start-Processing"),
+            ("POST", f"/batches;x/{first_id};y/start-processing;z"),
             ("PATCH", f"/batches/{first_id}"),
             ("DELETE", f"/batches/{first_id}"),
             ("POST", f"/batches/%{ord('B'):x}{first_id[1:]}/start-processing/"),
@@ -406,7 +412,7 @@ async def test_signed_add_in_doubt_blocks_legacy_edits_until_it_cannot_come(
 
         async def is_left_to_its_client() -> bool:
             nonlocal listed_write
-            (listed_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+            listed_write = await setup.find_write_in_doubt()
             return listed_write["why"].startswith("its client looks for it")
 
         await wait_until_async(is_left_to_its_client, 20)
@@ -452,7 +458,7 @@ async def test_signed_add_without_a_response_explains_its_payment_afterwards(
         assert add_response.status == 500
 
         async def is_signed_add_closed() -> bool:
-            return len((await setup.run_json_command("writes", "unsettled"))["writes"]) == 1
+            return len(await setup.list_writes_in_doubt()) == 1
 
         # The legacy add is looked for later.
         setup.add_fault("GET", f"/v1/batch/{upstream}/summary", status=500, times=1000)
@@ -508,7 +514,8 @@ async def test_edit_after_a_refused_start_applies_to_the_batch(
     assert len(simulator.service.require_batch(batch_start.batch_id).payments) == 2
 
 
-async def test_refused_signed_start_can_be_retried(tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [400, 429])
+async def test_refused_signed_start_can_be_retried(status: int, tmp_path: Path) -> None:
     async with open_gateway_and_service(tmp_path, build_service(inferred=True)) as (
         gateway,
         simulator,
@@ -517,9 +524,9 @@ async def test_refused_signed_start_can_be_retried(tmp_path: Path) -> None:
         (upstream,) = list_upstream_ids(simulator)
         body = b'{"ok":false,"errors":[{"code":"expired_quote","message":"Quote expired"}]}'
         simulator.service.faults.append(
-            Fault("POST", "/v1/batches/*/start-processing", status=400, body=body)
+            Fault("POST", "/v1/batches/*/start-processing", status=status, body=body)
         )
-        assert extract_error(await start_signed(gateway, upstream)) == (400, "expired_quote")
+        assert extract_error(await start_signed(gateway, upstream)) == (status, "expired_quote")
         assert (await load_batch_state(gateway, upstream))["phase"] == "sent"
         assert (await start_signed(gateway, upstream)).status == 200
 
@@ -701,6 +708,8 @@ async def test_signed_start_waiting_for_a_connection_is_not_sent_for_a_disconnec
         (200, "text/html", b"<html>"),
         (408, "text/html", b"<html>"),
         (408, "application/json", b'{"message":"Request Timeout"}'),
+        (302, "text/html", b"<html>"),
+        (500, "application/json", b'{"ok":false,"errors":[{"code":"internal_server_error"}]}'),
         (200, "application/json", b'{"ok":tr'),
         (200, "application/json", b'{"ok":false}'),
     ],
@@ -822,7 +831,7 @@ async def test_signed_start_in_doubt_is_reconciled(close: str, tmp_path: Path) -
             500,
             "internal_server_error",
         )
-        (listed_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        listed_write = await setup.find_write_in_doubt()
         assert (listed_write["operation"], listed_write["request_id"] != "") == (
             "start_signed_batch",
             True,
@@ -840,7 +849,7 @@ async def test_signed_start_in_doubt_is_reconciled(close: str, tmp_path: Path) -
             assert retry_response.status == 200
         assert len(setup.service.batch_starts) == 1
         assert (await load_batch_state(setup.gateway, upstream))["phase"] == "sent"
-        assert (await setup.run_json_command("writes", "unsettled"))["writes"] == []
+        assert await setup.list_writes_in_doubt() == []
 
 
 async def test_freeze_refuses_signed_writes_and_allows_reads(
@@ -893,19 +902,19 @@ async def test_verdict_that_a_start_happened_can_be_corrected(
                 return (await start_signed(gateway, upstream)).status
             return (await gateway.request("POST", f"/v1/batches/{batch}/start-processing")).status
 
-        async def list_in_doubt() -> Any:
-            return (await setup.run_json_command("writes", "unsettled"))["writes"]
-
         async def is_contradicted() -> bool:
-            return any("cannot be right" in each["what_to_do"] for each in await list_in_doubt())
+            return any(
+                "cannot be right" in each["what_to_do"]
+                for each in await setup.list_writes_in_doubt()
+            )
 
         async def is_resolved() -> bool:
-            return not await list_in_doubt()
+            return not await setup.list_writes_in_doubt()
 
         setup.add_fault("POST", "/v1/batches/*/start-processing", close="before")
         assert await start() == 500
         # Before the gateway could find out itself that it did not happen.
-        (write,) = await list_in_doubt()
+        (write,) = await setup.list_writes_in_doubt()
         await setup.run_command("writes", "settle", write["write"], "--happened", "--yes")
         await setup.age_sent_writes()
         await wait_until_async(is_contradicted)
@@ -1021,7 +1030,7 @@ async def test_legacy_addition_in_doubt_does_not_take_a_signed_payment_for_its_o
         await wait_until(lambda: setup.count_calls("POST", f"/v1{path}") == 1)
         assert (await add_signed_payment(gateway, upstream, recipient, "7.00")).status == 200
         assert (await pending_add).status == 500
-        assert len((await setup.run_json_command("writes", "unsettled"))["writes"]) == 1
+        assert len(await setup.list_writes_in_doubt()) == 1
 
 
 @pytest.mark.parametrize("close", ["before", "after"])
@@ -1117,7 +1126,7 @@ async def test_edit_in_doubt_is_not_confirmed_by_a_signed_payment_that_is_shown_
 
         async def is_decided() -> bool:
             # Nothing tells whose payment one of the same amount is.
-            unsettled = (await setup.run_json_command("writes", "unsettled"))["writes"]
+            unsettled = await setup.list_writes_in_doubt()
             reasons = [write["why"] for write in unsettled]
             is_ambiguous = reasons == ["another add may have created the payment"]
             return is_ambiguous if amount == "7.00" else (await edit()).status == 200
@@ -1266,8 +1275,5 @@ async def test_lost_signed_batch_is_left_to_its_client(tmp_path: Path) -> None:
         assert response.status == 500
         await setup.age_sent_writes()
 
-        async def is_settled() -> bool:
-            return not (await setup.run_json_command("writes", "unsettled"))["writes"]
-
-        await wait_until_async(is_settled)
+        await setup.wait_until_nothing_in_doubt()
         assert (await setup.run_json_command("batches", "abandoned"))["batches"] == []

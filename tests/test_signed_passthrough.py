@@ -293,7 +293,7 @@ async def test_base_url_prefix_is_sent_but_not_signed(tmp_path: Path) -> None:
 # Answers on their way back.
 
 
-@pytest.mark.parametrize("status", [200, 201, 202, 400, 401, 403, 404, 406, 429, 500, 503])
+@pytest.mark.parametrize("status", [201, 404, 429, 503])
 async def test_status_body_and_end_to_end_headers_are_returned(tmp_path: Path, status: int) -> None:
     body = b'{ "ok" : false,\n "amount": 1.10 }'
     response = build_response(
@@ -633,7 +633,7 @@ MISSING_RESPONSES = {
 }
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", *WRITES])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE"])
 @pytest.mark.parametrize("respond", MISSING_RESPONSES.values(), ids=MISSING_RESPONSES)
 async def test_request_without_answer_is_sent_once_and_is_an_internal_error(
     tmp_path: Path, method: str, respond: RespondFunction
@@ -658,7 +658,7 @@ async def test_request_without_answer_is_sent_once_and_is_an_internal_error(
     assert len(recorder.requests) == 1
 
 
-@pytest.mark.parametrize("method", ["GET", *WRITES])
+@pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("value", [b"a\x01b", b"\x7f", b"\x1b[31m", b"a\x08"])
 async def test_response_with_an_invalid_header_leaves_a_write_in_doubt(
     tmp_path: Path, method: str, value: bytes

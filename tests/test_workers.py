@@ -37,6 +37,7 @@ from tests.gateway.storage.conftest import (
 )
 from tests.metrics_scrape import fetch_metrics
 from tests.operator_commands import wait_until_async
+from tests.payouts import RECIPIENT_BODY
 from tests.processes import (
     COMMAND,
     Process,
@@ -54,12 +55,6 @@ START_SECONDS = 120
 """A parent and its workers each load the whole program, sequentially on a busy machine."""
 
 TOKEN = "a-token-of-the-console"
-RECIPIENT_BODY = {
-    "type": "individual",
-    "firstName": "Ada",
-    "lastName": "Lovelace",
-    "email": "ada@example.com",
-}
 _NUMBERS = itertools.count()
 
 

@@ -35,6 +35,7 @@ from tests.operator_commands import (
 )
 from tests.payouts import (
     BANK,
+    RECIPIENT_BODY,
     WALLET,
     create_batch,
     create_recipient,
@@ -47,13 +48,6 @@ from tests.signed_requests import SigningClient, send_raw, send_signed
 from tests.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from tests.sockets import open_connection, wait_until
 from tests.state import count_operations_by_state
-
-RECIPIENT_BODY = {
-    "type": "individual",
-    "firstName": "Ada",
-    "lastName": "Lovelace",
-    "email": "ada@example.com",
-}
 
 
 @dataclass
@@ -1133,7 +1127,7 @@ async def test_batch_create_in_doubt_is_reported_if_the_service_lists_no_batches
 
         await wait_until_async(is_made, 40)
         assert setup.count_calls("POST", "/v1/batches") == creation_count + 1
-        assert (await setup.run_json_command("writes", "unsettled"))["writes"] == []
+        assert await setup.list_writes_in_doubt() == []
         report = (await setup.run_json_command("batches", "abandoned"))["batches"]
         (unseen_entry,) = [entry for entry in report if entry["abandoned"] is None]
         assert response.headers["X-Request-Id"] in unseen_entry["what_to_do"]

@@ -10,16 +10,10 @@ from typing import Any
 
 import aiohttp
 
+from tests.payouts import RECIPIENT_BODY
 from tests.processes import build_configuration, run_installed_command, run_serve
 from tests.running_gateway import KEY, build_settings, import_api_keys
 from tests.simulator import Service, start_simulator
-
-RECIPIENT_BODY = {
-    "type": "individual",
-    "firstName": "Ada",
-    "lastName": "Byron",
-    "email": "byron@example.com",
-}
 
 
 async def run_command(folder: Path, *arguments: str) -> tuple[int, str, str]:

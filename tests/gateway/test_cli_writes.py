@@ -63,22 +63,13 @@ def close_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.operator.operation_closing.RETRY_SECONDS", 0.1)
 
 
-async def list_in_doubt_writes(operated_gateway: OperatedGateway) -> list[dict[str, Any]]:
-    return (await operated_gateway.run_json_command("writes", "unsettled"))["writes"]
-
-
-async def load_only_in_doubt_write(operated_gateway: OperatedGateway) -> dict[str, Any]:
-    (write,) = await list_in_doubt_writes(operated_gateway)
-    return write
-
-
 async def has_no_write_in_doubt(operated_gateway: OperatedGateway) -> bool:
-    return not await list_in_doubt_writes(operated_gateway)
+    return not await operated_gateway.list_writes_in_doubt()
 
 
 async def has_reason(operated_gateway: OperatedGateway, expected_text: str) -> bool:
     return any(
-        expected_text in write["why"] for write in await list_in_doubt_writes(operated_gateway)
+        expected_text in write["why"] for write in await operated_gateway.list_writes_in_doubt()
     )
 
 
@@ -112,7 +103,7 @@ async def test_lost_create_is_listed_with_details_and_advice(
     async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
         await lose_batch_create(operated_gateway)
         await wait_until_async(lambda: has_reason(operated_gateway, "the service lists no batches"))
-        write = await load_only_in_doubt_write(operated_gateway)
+        write = await operated_gateway.find_write_in_doubt()
         assert re.fullmatch(r"[0-9a-f]{12}\.\d+", write["write"])
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", write["since"])
         assert (write["merchant"], write["environment"]) == ("demo", "sandbox")
@@ -154,7 +145,7 @@ async def test_write_is_listed_by_client_id_of_its_object(tmp_path: Path) -> Non
         )
         operated_gateway.add_fault("POST", "/v1/batches/*/start-processing", close="before")
         await operated_gateway.gateway.request("POST", f"/v1/batches/{batch}/start-processing")
-        write = await load_only_in_doubt_write(operated_gateway)
+        write = await operated_gateway.find_write_in_doubt()
         assert write["object"] == batch
         assert write["path"] != f"/batches/{batch}/start-processing", "the service's id is longer"
         assert "--happened`" in write["what_to_do"]
@@ -170,7 +161,7 @@ async def test_running_write_is_not_listed(tmp_path: Path) -> None:
         path = f"/v1/batches/{batch}/start-processing"
         start_task = asyncio.ensure_future(operated_gateway.gateway.request("POST", path))
         await wait_until_async(lambda: has_sent_write(operated_gateway))
-        assert await list_in_doubt_writes(operated_gateway) == []
+        assert await operated_gateway.list_writes_in_doubt() == []
         answer.set()
         assert (await start_task).status == 200
 
@@ -189,7 +180,7 @@ async def test_confirmed_create_is_adopted_and_retry_gets_first_answer(
 ) -> None:
     async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
         body = await lose_batch_create(operated_gateway)
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         (upstream_id,) = operated_gateway.service.find_or_create_tenant().batches
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", upstream_id, "--yes")
         await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
@@ -221,7 +212,7 @@ async def test_operator_outcome_takes_effect_despite_long_backoff(
     async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
         await lose_batch_create(operated_gateway)
         await wait_until_async(lambda: has_reason(operated_gateway, "the service lists no batches"))
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         (upstream_id,) = operated_gateway.service.find_or_create_tenant().batches
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", upstream_id, "--yes")
         await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway), 15)
@@ -238,7 +229,7 @@ async def test_absent_write_is_sent_again_on_retry(tmp_path: Path) -> None:
         # The gateway cannot find out by itself.
         operated_gateway.add_fault("GET", "/v1/batches", status=503, times=1000)
         assert (await operated_gateway.gateway.request("POST", "/v1/batches", body)).status == 500
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         early_result = await operated_gateway.run_command(
             *SETTLE_COMMAND, write, "--did-not-happen", "--yes", code=2
         )
@@ -271,7 +262,7 @@ async def test_visible_outcome_overrides_operator_outcome(tmp_path: Path) -> Non
         await wait_until_async(
             lambda: has_reason(operated_gateway, "could not be read (status 503)")
         )
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         await operated_gateway.age_sent_writes()
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
         operated_gateway.service.faults.clear()
@@ -297,11 +288,11 @@ async def test_outcome_that_cannot_be_checked_yet_is_not_applied(
         assert (await operated_gateway.gateway.request(*create)).status == 500
         await wait_until_async(lambda: has_reason(operated_gateway, "could not be read"))
         await operated_gateway.age_sent_writes()
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
         result = await operated_gateway.run_command("writes", "close", write, "--yes", code=2)
         assert "wait until the outcome can be checked" in result.stderr
-        assert (await load_only_in_doubt_write(operated_gateway))["write"] == write
+        assert (await operated_gateway.find_write_in_doubt())["write"] == write
         operated_gateway.service.faults.clear()
         retry_response = await operated_gateway.gateway.request(*create)
         assert retry_response.status == 200, retry_response.text
@@ -317,7 +308,7 @@ async def test_outcome_that_the_service_refutes_is_not_applied(
         operated_gateway.add_fault("DELETE", "/v1/recipients/*", close="before")
         path = f"/v1/recipients/{recipient}"
         assert (await operated_gateway.gateway.request("DELETE", path)).status == 500
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--happened", "--yes")
         await wait_until_async(lambda: has_reason(operated_gateway, "happened is recorded"))
         if is_closed:
@@ -351,10 +342,10 @@ async def test_edit_of_which_a_payment_is_shown_cannot_be_recorded_as_not_made(
         first.amount = Decimal("8.00")
         renew_payment_terms(first)
         await operated_gateway.age_sent_writes()
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
         await wait_until_async(lambda: has_reason(operated_gateway, "did not is recorded"))
-        advice = (await load_only_in_doubt_write(operated_gateway))["what_to_do"]
+        advice = (await operated_gateway.find_write_in_doubt())["what_to_do"]
         assert advice.startswith("the recorded outcome cannot be right: check in")
         result = await operated_gateway.run_command("writes", "close", write, "--yes", code=2)
         assert "cannot be right" in result.stderr
@@ -375,7 +366,7 @@ async def test_confirmed_change_lets_its_flow_continue(tmp_path: Path) -> None:
             await operated_gateway.gateway.request("POST", "/v1/recipients", body)
         ).status == 500
         await wait_until_async(lambda: has_reason(operated_gateway, "could not be read"))
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--happened", "--yes")
         await asyncio.sleep(2)
         assert not await has_no_write_in_doubt(operated_gateway), (
@@ -420,7 +411,7 @@ async def test_object_of_lost_recipient_write_can_be_named(
             await operated_gateway.gateway.request("POST", "/v1/recipients", body)
         ).status == 500
         await wait_until_async(lambda: has_reason(operated_gateway, "could not be read"))
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         (recipient,) = operated_gateway.service.find_or_create_tenant().recipients.values()
         object_id = recipient.id if object_type == "recipients" else recipient.accounts[0].id
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", object_id, "--yes")
@@ -444,7 +435,7 @@ async def test_payment_named_by_operator_is_shown(tmp_path: Path) -> None:
             await operated_gateway.gateway.request("POST", f"/v1/batches/{batch}/payments", body)
         ).status == 500
         await wait_until_async(lambda: has_reason(operated_gateway, "could not be read"))
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         (upstream_batch,) = operated_gateway.service.find_or_create_tenant().batches.values()
         first, new_payment_id = upstream_batch.payments
         operated_gateway.service.faults.clear()
@@ -498,7 +489,7 @@ async def test_payment_that_the_summary_does_not_show_can_be_named(
         assert (await gateway.request("POST", path, body)).status == 500
         _, new_payment_id = batch.payments
         show_partially(service, batch, select)
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         (other_id,) = other_batch.payments
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", other_id, "--yes")
         reason = f"{other_id}, named by the operator, is no new payment"
@@ -527,7 +518,7 @@ async def test_batch_that_the_summary_shows_in_part_can_be_named(
         assert (await gateway.request(*create)).status == 500
         (batch,) = service.find_or_create_tenant().batches.values()
         show_partially(service, batch, select)
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", batch.id, "--yes")
         await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
         assert (await gateway.request(*create)).status == 200
@@ -540,7 +531,7 @@ async def test_batch_that_counts_more_payments_than_were_sent_is_refused(tmp_pat
         await lose_batch_create(operated_gateway, await create_recipient(gateway))
         (batch,) = service.find_or_create_tenant().batches.values()
         show_partially(service, batch, lambda rows: {"payments": rows, "meta": {"records": 2}})
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", batch.id, "--yes")
         await wait_until_async(lambda: has_reason(operated_gateway, "pays something else"))
 
@@ -554,7 +545,7 @@ async def test_wrong_object_id_is_refused(tmp_path: Path) -> None:
         other_batch = await create_batch(operated_gateway.gateway, recipient, "99.00")
         (known_id,) = operated_gateway.service.find_or_create_tenant().batches
         body = await lose_batch_create(operated_gateway, recipient)
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         known_id_result = await operated_gateway.run_command(
             *SETTLE_COMMAND, write, "--made", other_batch, "--yes", code=2
         )
@@ -564,7 +555,7 @@ async def test_wrong_object_id_is_refused(tmp_path: Path) -> None:
         await wait_until_async(
             lambda: has_reason(operated_gateway, f"no batch {unknown_id}, named by the operator")
         )
-        advice = (await load_only_in_doubt_write(operated_gateway))["what_to_do"]
+        advice = (await operated_gateway.find_write_in_doubt())["what_to_do"]
         assert advice.startswith(
             "the recorded outcome cannot be right: look in the service's dashboard"
         )
@@ -596,7 +587,7 @@ async def test_older_batch_and_one_in_another_currency_are_refused(tmp_path: Pat
         older = replace(batch, id="B-OLDER", created_at=batch.created_at - timedelta(hours=1))
         other = replace(batch, id="B-OTHER", currency="EUR")
         batches |= {each.id: each for each in (older, other)}
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         for id_, reason in (
             (older.id, "is older than the write"),
             (other.id, "pays something else"),
@@ -623,7 +614,7 @@ async def test_account_is_not_added_to_an_older_recipient(tmp_path: Path) -> Non
         body = {**RECIPIENT_BODY, "payout": WALLET}
         create = ("POST", "/v1/recipients", body)
         assert (await operated_gateway.gateway.request(*create)).status == 500
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", older.id, "--yes")
         reason = f"{older.id}, named by the operator, is older than the write"
         await wait_until_async(lambda: has_reason(operated_gateway, reason))
@@ -648,7 +639,7 @@ async def test_payment_of_an_earlier_add_cannot_be_named_for_a_later_one(tmp_pat
         service.faults.clear()
         (batch,) = service.find_or_create_tenant().batches.values()
         first = [*batch.payments][-1]
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", first, "--yes")
         reason = f"{first}, named by the operator, is no new payment"
         await wait_until_async(lambda: has_reason(operated_gateway, reason))
@@ -664,7 +655,7 @@ async def test_recent_write_cannot_be_given_up_if_the_clock_of_the_service_is_be
         payment = {"recipient": {"id": recipient}, "sourceAmount": "10.00"}
         create = ("POST", "/v1/batches", {"sourceCurrency": "USD", "payments": [payment]})
         assert (await operated_gateway.gateway.request(*create)).status == 500
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         absent = (*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
         result = await operated_gateway.run_command(*absent, code=2)
         assert "may still be carried out" in result.stderr
@@ -680,7 +671,7 @@ async def test_recent_write_cannot_be_given_up_if_the_clock_of_the_service_is_be
 async def test_impossible_outcome_is_refused_in_one_line(tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
         await lose_batch_create(operated_gateway)
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         refusals = {
             "give its id with --made B-…": (write, "--happened"),
             "must be B-": (write, "--made", "R-0123456789"),
@@ -698,13 +689,13 @@ async def test_impossible_outcome_is_refused_in_one_line(tmp_path: Path) -> None
             *SETTLE_COMMAND, write, "--made", "B-1", code=2
         )
         assert "not confirmed: no answer was given" in unconfirmed_result.stderr
-        assert (await load_only_in_doubt_write(operated_gateway))["told"] is None
+        assert (await operated_gateway.find_write_in_doubt())["told"] is None
 
 
 async def test_operator_outcomes_are_audited(tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
         await lose_batch_create(operated_gateway)
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         (upstream_id,) = operated_gateway.service.find_or_create_tenant().batches
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", upstream_id, "--yes")
         await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
@@ -801,7 +792,7 @@ async def test_operation_of_another_version_can_be_closed_once_its_writes_are_se
         )
         retry_response = await operated_gateway.gateway.request("POST", path)
         assert (retry_response.status, retry_response.headers["Retry-After"]) == (500, "60")
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         result = await operated_gateway.run_command("writes", "close", write, "--yes", code=2)
         assert "it is not known whether" in result.stderr
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
@@ -836,7 +827,7 @@ async def test_closed_add_leaves_another_one_in_doubt(tmp_path: Path) -> None:
         assert await add_payment("11.00") == 500
         await change_recorded_steps(operated_gateway)
         await operated_gateway.age_sent_writes()
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
         operated_gateway.add_fault("POST", "/v1/batches/*/payments", close="before")
         assert await add_payment("12.00") == 500
@@ -861,7 +852,7 @@ async def test_add_closed_while_another_one_ends_does_not_block_the_batch(
         assert (await gateway.request("POST", path, lost_body)).status == 500
         await change_recorded_steps(operated_gateway)
         await operated_gateway.age_sent_writes()
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
         load_facts = ObjectStateStore.load
 
@@ -897,11 +888,11 @@ async def test_closed_add_that_happened_is_not_sent_again_by_a_retry(tmp_path: P
             lambda: has_reason(operated_gateway, "the program has changed since")
         )
         service.faults.clear()
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         (upstream,) = service.find_or_create_tenant().batches.values()
         payment_id = [*upstream.payments][-1]
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", payment_id, "--yes")
-        advice = (await load_only_in_doubt_write(operated_gateway))["what_to_do"]
+        advice = (await operated_gateway.find_write_in_doubt())["what_to_do"]
         assert f"payout-gateway writes close {write}" in advice
         await wait_until_async(lambda: close_operation(operated_gateway, write), 60)
         # Also while the summary does not show it.
@@ -937,7 +928,7 @@ async def test_closed_start_that_happened_is_recorded(
             lambda: has_reason(operated_gateway, "the program has changed since")
         )
         operated_gateway.service.faults.clear()
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--happened", "--yes")
         await wait_until_async(lambda: close_operation(operated_gateway, write), 60)
         assert (await operated_gateway.run_json_command("reconcile"))["findings"] == []
@@ -959,7 +950,7 @@ async def close_operation(operated_gateway: OperatedGateway, write: str) -> bool
 async def test_settle_asks_for_confirmation(answer: str, code: int, tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
         await lose_batch_create(operated_gateway)
-        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        write = (await operated_gateway.find_write_in_doubt())["write"]
         (upstream_id,) = operated_gateway.service.find_or_create_tenant().batches
         arguments = [
             *SETTLE_COMMAND,

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -26,7 +25,8 @@ from gateway.storage.change_poller import ChangePoller
 from gateway.storage.key_file import add_encryption_key
 from gateway.storage.sqlite_driver import sqlite3
 from mappings.failures import Unreachable
-from tests.key_lines import import_keys_into
+from tests.key_lines import build_key_line, import_keys_into
+from tests.operator_commands import wait_until_async
 from tests.state import break_reads, record_statements
 
 API_KEY = "key-of-acme-0123456789abcdefghij"
@@ -41,22 +41,6 @@ async def open_polling_key_store(store: Store, seconds: float = 0.02) -> AsyncIt
         change_poller.add_listener(keyring.reload_if_changed)
         async with change_poller:
             yield keyring
-
-
-def build_key_line(
-    merchant: str = "acme", api_key: str = API_KEY, **changes: Any
-) -> dict[str, Any]:
-    service_credentials = {
-        "access_key": f"access-{merchant}",
-        "secret_key": f"secret-of-{merchant}",
-    }
-    return {
-        "merchant": merchant,
-        "environment": "live",
-        "api_key": api_key,
-        **service_credentials,
-        **changes,
-    }
 
 
 @pytest.fixture
@@ -78,13 +62,6 @@ async def count_queries() -> AsyncIterator[list[Any]]:
     """Record the statements about keys that reach the database."""
     with record_statements("hash_key_id") as queries:
         yield queries
-
-
-async def wait_until(condition: Any, seconds: float = 2) -> None:
-    end = time.monotonic() + seconds
-    while not await condition():
-        assert time.monotonic() < end, "the condition did not hold in time"
-        await asyncio.sleep(0.01)
 
 
 # Keys.
@@ -269,7 +246,7 @@ async def test_polling_resumes_after_database_lock(
         other_connection.execute("ROLLBACK")
         other_connection.close()
         await revoke_only_key(second_store)
-        await wait_until(is_refused)
+        await wait_until_async(is_refused, 2)
 
 
 # Accounts behind credentials.

@@ -128,36 +128,10 @@ def test_without_file_every_key_has_its_documented_default() -> None:
 # Errors in a file.
 
 
-def test_unknown_key_is_named_with_its_line() -> None:
-    text = BASE_TOML + "\n[server]\nport = 1\nprot = 2\n"
-    assert load_only_problem(text) == "gateway.toml:6: server.prot: unknown key; did you mean port?"
-
-
-def test_unknown_section_is_named_with_its_line() -> None:
-    assert load_only_problem("[sever]\nport = 1") == (
-        "gateway.toml:1: sever: unknown key; did you mean server?"
-    )
-    assert load_only_problem("\n[enviroments.live]\nbase_url = 'https://service.example'") == (
-        "gateway.toml:2: enviroments: unknown key; did you mean environments?"
-    )
-
-
-def test_unknown_environment_is_named_with_its_line() -> None:
-    problem_text = load_only_problem("[environments.test]\nbase_url = 'https://service.example'")
-    assert (
-        problem_text == "gateway.toml:1: environments.test: unknown key; valid keys: live, sandbox"
-    )
-
-
 @pytest.mark.parametrize(
     ("line", "key"),
     [
-        ("[server]\nport = 'http'", "server.port"),
-        ("[server]\nport = 65536", "server.port"),
         ("[server]\nport = -1", "server.port"),
-        ("[server]\nport = 80.5", "server.port"),
-        ("[server]\nworkers = 0", "server.workers"),
-        ("[server]\ntrusted_proxies = 8", "server.trusted_proxies"),
         ("[limits]\nrequests_per_hour = 0", "limits.requests_per_hour"),
         ("[limits]\nbody_bytes = 1", "limits.body_bytes"),
         ("[limits]\nurl = 'http://limits.example'", "limits.url"),
@@ -173,13 +147,11 @@ def test_unknown_environment_is_named_with_its_line() -> None:
         ("[upstream]\nconnections = 0", "upstream.connections"),
         ("[upstream]\nsigned_target = 'query'", "upstream.signed_target"),
         ("[upstream]\ninferred_operations = 'never'", "upstream.inferred_operations"),
-        ("[legacy]\nstand_ins = 'some'", "legacy.stand_ins"),
         ("[legacy]\nholdup = true", "legacy.holdup"),
         ("[legacy]\nprimary_currency = ''", "legacy.primary_currency"),
         ("[signed]\nunknown_keys = 'allow'", "signed.unknown_keys"),
         ("[signed]\nenvironment = 'test'", "signed.environment"),
         ("[vocabulary.current]\nsummary_path = '/v1/batch/summary'", "vocabulary.current.summary_path"),
-        ("[vocabulary.current]\nbalance_path = 'balance'", "vocabulary.current.balance_path"),
         ("[vocabulary.legacy]\nwallet = 7", "vocabulary.legacy.wallet"),
         ("[vocabulary.legacy]\nwallet = 'bank'", "vocabulary.legacy.wallet"),
         ("[vocabulary.legacy]\nwallet = 'Bank'", "vocabulary.legacy.wallet"),
@@ -204,31 +176,46 @@ def test_invalid_value_is_named_with_its_line(line: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "problem"),
+    ("text", "problem"),
     [
-        ("server.port = true", "server.port: must be a number, not true or false"),
-        ("server.port = 'x'", "server.port: must be a whole number"),
-        ("server.port = 80.5", "server.port: must be a whole number"),
-        ("server.port = 65536", "server.port: must be 65535 or less"),
-        ("server.workers = 0", "server.workers: must be 1 or more"),
-        ("server.host = 5", "server.host: must be text, in quotes"),
-        ("server.tls_key_file = 5", "server.tls_key_file: must be a path, in quotes"),
-        ("server.admin_token_file = 5", "server.admin_token_file: must be a path, in quotes"),
-        ("server.trusted_proxies = 5", "server.trusted_proxies: must be a list, in square brackets"),
-        ("server.trusted_proxies = ['x']", "server.trusted_proxies.0: must be an address or a network such as 192.0.2.0/24"),
-        ("load.queue_seconds = false", "load.queue_seconds: must be a number, not true or false"),
-        ('upstream.ca_file = "\\u0000"', "upstream.ca_file: must not contain a NUL character"),
-        ('state.encryption_key_file = "x\\u0000"', "state.encryption_key_file: must not contain a NUL character"),
-        ("load.queue_seconds = 'soon'", "load.queue_seconds: must be a number"),
-        ("comparing.sample = 0", "comparing.sample: must be more than 0.0"),
-        ("legacy.send_memo = 'maybe'", "legacy.send_memo: must be true or false"),
-        ("legacy.stand_ins = 'some'", "legacy.stand_ins: must be 'all', 'batches' or 'none'"),
-        ("vocabulary.current.balance_path = 'x'", "vocabulary.current.balance_path: must be a path such as /v1/balance"),
-        ("vocabulary.current.summary_path = '/v1/x'", "vocabulary.current.summary_path: must be a path such as /v1/batch/{id}/summary"),
+        ("server.port = true", "1: server.port: must be a number, not true or false"),
+        ("server.port = 'x'", "1: server.port: must be a whole number"),
+        ("server.port = 80.5", "1: server.port: must be a whole number"),
+        ("server.port = 65536", "1: server.port: must be 65535 or less"),
+        ("server.workers = 0", "1: server.workers: must be 1 or more"),
+        ("server.host = 5", "1: server.host: must be text, in quotes"),
+        ("server.tls_key_file = 5", "1: server.tls_key_file: must be a path, in quotes"),
+        ("server.admin_token_file = 5", "1: server.admin_token_file: must be a path, in quotes"),
+        ("server.trusted_proxies = 5", "1: server.trusted_proxies: must be a list, in square brackets"),
+        ("server.trusted_proxies = ['x']", "1: server.trusted_proxies.0: must be an address or a network such as 192.0.2.0/24"),
+        ("load.queue_seconds = false", "1: load.queue_seconds: must be a number, not true or false"),
+        ('upstream.ca_file = "\\u0000"', "1: upstream.ca_file: must not contain a NUL character"),
+        ('state.encryption_key_file = "x\\u0000"', "1: state.encryption_key_file: must not contain a NUL character"),
+        ("load.queue_seconds = 'soon'", "1: load.queue_seconds: must be a number"),
+        ("comparing.sample = 0", "1: comparing.sample: must be more than 0.0"),
+        ("legacy.send_memo = 'maybe'", "1: legacy.send_memo: must be true or false"),
+        ("legacy.stand_ins = 'some'", "1: legacy.stand_ins: must be 'all', 'batches' or 'none'"),
+        ("vocabulary.current.balance_path = 'x'", "1: vocabulary.current.balance_path: must be a path such as /v1/balance"),
+        ("vocabulary.current.summary_path = '/v1/x'", "1: vocabulary.current.summary_path: must be a path such as /v1/batch/{id}/summary"),
+        (f"{BASE_TOML}\n[server]\nport = 1\nprot = 2\n", "6: server.prot: unknown key; did you mean port?"),
+        ("[sever]\nport = 1", "1: sever: unknown key; did you mean server?"),
+        ("\n[enviroments.live]\nbase_url = 'https://x.example'", "2: enviroments: unknown key; did you mean environments?"),
+        ("[environments.test]\nbase_url = 'https://x.example'", "1: environments.test: unknown key; valid keys: live, sandbox"),
+        # Without a second line that says that base_url is missing.
+        ("[environments.live]\nbase_ulr = 'https://x.example'", "2: environments.live.base_ulr: unknown key; did you mean base_url?"),
+        ("[server]\nport = 1\n[environments.live]\nlegacy_base_url = ''", "3: environments.live.base_url: missing"),
+        ("[limits]\ncolour = 1", "2: limits.colour: unknown key"),
+        ("server_port = 1", "1: server_port: unknown key; did you mean server.port?"),
+        ("[upstream]\ntimeout_seconds = inf", "2: upstream.timeout_seconds: must be a finite number"),
+        ("[upstream]\ntimeout_seconds = nan", "2: upstream.timeout_seconds: must be a finite number"),
+        *(
+            (f"[deprecation]\nannounced = 2026-11-01\nsunset = {day}", '3: deprecation.sunset: must be a day, written as "2026-11-30"')
+            for day in ("'soon'", "'2026-02-30'", "'20261130'", "7", "2026-11-30T10:00:00")
+        ),
     ],
 )  # fmt: skip
-def test_invalid_value_is_reported_with_what_to_write(line: str, problem: str) -> None:
-    assert load_only_problem(line) == f"gateway.toml:1: {problem}"
+def test_invalid_value_is_reported_with_what_to_write(text: str, problem: str) -> None:
+    assert load_only_problem(text) == f"gateway.toml:{problem}"
 
 
 def test_wallet_word_equal_to_service_default_is_reported() -> None:
@@ -242,13 +229,6 @@ def test_wallet_word_equal_to_service_default_is_reported() -> None:
 def test_invalid_list_item_is_named_with_line_of_the_list() -> None:
     problem_text = load_only_problem("[server]\ntrusted_proxies = ['10.0.0.0/8', '10.0.0.0/99']")
     assert problem_text.startswith("gateway.toml:2: server.trusted_proxies.1: ")
-
-
-def test_missing_key_is_named_with_line_of_its_section() -> None:
-    problem_text = load_only_problem(
-        "[server]\nport = 1\n[environments.live]\nlegacy_base_url = ''"
-    )
-    assert problem_text == "gateway.toml:3: environments.live.base_url: missing"
 
 
 def test_all_errors_are_reported_at_once() -> None:
@@ -282,21 +262,10 @@ def test_byte_order_mark_is_ignored() -> None:
     assert load_settings(Path("gateway.toml")).server.port == 9000
 
 
-@pytest.mark.parametrize("number", ["inf", "nan"])
-def test_infinite_number_is_an_error(number: str) -> None:
-    problem_text = load_only_problem(f"[upstream]\ntimeout_seconds = {number}")
-    assert problem_text == "gateway.toml:2: upstream.timeout_seconds: must be a finite number"
-
-
 def test_mistyped_key_gets_a_suggestion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Without a second line that says that base_url is missing.
-    problem_text = load_only_problem("[environments.live]\nbase_ulr = 'https://service.example'")
-    assert problem_text.endswith("live.base_ulr: unknown key; did you mean base_url?")
     assert load_only_problem("[server.port]\nx = 1").startswith("gateway.toml:1: server.port: ")
-    assert load_only_problem("[limits]\ncolour = 1") == "gateway.toml:2: limits.colour: unknown key"
-    assert load_only_problem("server_port = 1").endswith("unknown key; did you mean server.port?")
     with monkeypatch.context() as context:
         context.setenv("PAYOUT_GATEWAY_SERVER_PORT", "9000")
         suggestion = "unknown key; did you mean PAYOUT_GATEWAY_SERVER__PORT?"
@@ -555,16 +524,6 @@ def test_body_limit_must_fit_memory_limit() -> None:
 def test_no_environment_cannot_be_run() -> None:
     (problem_text,) = list_run_problems("[server]\nport = 1")
     assert "base_url" in problem_text
-
-
-@pytest.mark.parametrize(
-    "date_text", ["'soon'", "'2026-02-30'", "'20261130'", "7", "2026-11-30T10:00:00"]
-)
-def test_invalid_date_gets_a_valid_example(date_text: str) -> None:
-    problem_text = load_only_problem(f"[deprecation]\nannounced = 2026-11-01\nsunset = {date_text}")
-    assert problem_text == (
-        'gateway.toml:3: deprecation.sunset: must be a day, written as "2026-11-30"'
-    )
 
 
 @pytest.mark.parametrize("date_text", ["2026-11-30", "'2026-11-30'"])

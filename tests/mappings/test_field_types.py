@@ -203,20 +203,6 @@ def test_empty_street2_is_kept() -> None:
     assert parse_valid(inner={"street2": ""}) == {"inner": {"street2": ""}}
 
 
-def test_unknown_fields_are_ignored() -> None:
-    assert parse_valid(text="a", colour="blue", inner={"shape": {"round": True}}) == {
-        "text": "a",
-        "inner": {},
-    }
-
-
-@pytest.mark.parametrize("body", [None, [], "text", 5, True], ids=repr)
-def test_non_object_body_is_refused_without_field(body: Any) -> None:
-    assert list_problems(Shape, body) == [
-        Problem("invalid_field", "The body must be a JSON object.")
-    ]
-
-
 def test_invalid_fields_are_removed_and_valid_ones_kept() -> None:
     body = {"text": "a", "day": "soon", "inner": {"text": "b", "email": "nobody"}}
     parsed_body, problems = request_bodies.parse_body(

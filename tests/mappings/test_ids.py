@@ -43,11 +43,6 @@ def test_alias_id_depends_on_key_merchant_and_id_only() -> None:
     )
 
 
-def test_alias_ids_are_unique() -> None:
-    names = {derive_alias_id(KEY, "acme", f"B-{number:022}") for number in range(20_000)}
-    assert len(names) == 20_000
-
-
 @pytest.mark.parametrize(
     ("kind", "id_", "setting", "is_needed"),
     [

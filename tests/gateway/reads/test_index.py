@@ -42,6 +42,7 @@ from mappings.failures import Problem, Refused, Unreachable
 from mappings.objects import build_legacy_recipient
 from mappings.recipient_queries import build_list_query
 from tests.simulator import Service, ServiceOptions
+from tests.sockets import wait_until
 
 TENANT, OTHER_TENANT = Tenant("demo", "sandbox"), Tenant("other", "sandbox")
 MAX_INDEXED = 300
@@ -191,12 +192,6 @@ async def test_warm_query_costs_two_calls(n: int) -> None:
     indexed_service.rename(indexed_service.pick_recipient(5))
     indexed_service.create(1)
     assert await indexed_service.count_query_calls(**CITY_ORDER) == 2
-
-
-async def test_query_narrowed_to_one_page_builds_no_index() -> None:
-    indexed_service = IndexedService(page=250)
-    assert await indexed_service.count_query_calls(country="NZ", search="a") == 1
-    assert indexed_service.cached_count == 0
 
 
 def refuse_archived_filter(query: Mapping[str, str]) -> None:
@@ -926,12 +921,6 @@ async def test_erasure_before_process_start_is_ignored(tmp_path: Path) -> None:
         await indexed_service.query_index(**CITY_ORDER)
         await change_poller.poll()
         assert indexed_service.indexes.has_fresh_cache(TENANT)
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - another task makes the condition true
-            await asyncio.sleep(0.01)
 
 
 async def test_expired_idle_index_is_dropped() -> None:

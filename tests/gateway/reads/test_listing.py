@@ -99,18 +99,6 @@ def list_numbers(result: ListPage) -> list[int]:
 # One call
 
 
-async def test_counts_of_service_override_requested_page_size() -> None:
-    in_memory_list = InMemoryList(build_rows(25), max_page_size=5)
-    result = await in_memory_list.query(
-        build_query(page_size=10, native_query={"page": "1", "pageSize": "10"})
-    )
-    assert (list_numbers(result), result.meta["pages"], result.meta["records"]) == (
-        list(range(5)),
-        5,
-        25,
-    )
-
-
 @pytest.mark.parametrize("page", [1, 2, 3])
 async def test_page_that_service_numbers_differently_is_not_empty(page: int) -> None:
     """Some services count pages from 0 in ``meta``: the number proves no other page."""

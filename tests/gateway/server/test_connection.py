@@ -238,34 +238,6 @@ async def test_body_that_its_handler_does_not_read_is_not_read_from_the_client()
     assert unread_sizes[0] <= MAX_UNREAD_BODY_BYTES + 256 * 1024
 
 
-@pytest.mark.parametrize(
-    ("version", "length", "is_detectable", "expected"),
-    [
-        ("1.1", None, True, b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"),
-        ("1.1", "3", True, b"abc"),
-        ("1.1", None, False, b"abc"),
-        ("1.0", None, True, b"abc"),
-    ],
-)
-async def test_streamed_body_has_the_framing_of_its_client_and_its_source(
-    version: str, length: str | None, is_detectable: bool, expected: bytes
-) -> None:
-    async def stream(request: HttpRequest) -> HttpResponse:
-        response = StreamedResponse(200, CIMultiDict(), length, is_detectable=is_detectable)
-        await response.write(request, b"ab")
-        await response.write(request, b"c")
-        return response
-
-    async with serve(stream) as (_server, connection):
-        await connection.send(b"GET / HTTP/%s\r\nHost: x\r\n\r\n" % version.encode())
-        head, _, body = (await connection.reader.readuntil(expected)).partition(b"\r\n\r\n")
-        assert body == expected
-        ends_with_connection = length is None and expected == b"abc"
-        is_kept = version == "1.1" and not ends_with_connection
-        assert (b"Connection: close" in head) is (version == "1.1" and not is_kept)
-        assert await (connection.check_silent() if is_kept else connection.wait_closed())
-
-
 @pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 204), ("GET", 304)])
 async def test_response_without_a_body_is_not_followed_by_one(method: str, status: int) -> None:
     async def answer(request: HttpRequest) -> HttpResponse:
@@ -327,22 +299,6 @@ async def test_connection_is_freed_when_it_ends() -> None:
             await wait_until(lambda: ended() is None)
         finally:
             gc.enable()
-
-
-async def test_shutdown_waits_for_requests_also_of_disconnected_clients() -> None:
-    started, outcomes = asyncio.Event(), list[str]()
-
-    async def work(_request: HttpRequest) -> HttpResponse:
-        started.set()
-        await asyncio.sleep(0.3)
-        outcomes.append("done")
-        return HttpResponse(200, {})
-
-    async with serve(work) as (_server, connection):
-        await connection.send(GET)
-        await started.wait()
-        await connection.close()
-    assert outcomes == ["done"]
 
 
 async def test_shutdown_cancels_requests_that_take_too_long() -> None:

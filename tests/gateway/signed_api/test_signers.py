@@ -15,19 +15,10 @@ from gateway.auth.signing import Credentials
 from gateway.config.settings import State
 from gateway.signed_api.senders import Signer, SignerStore
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
-from tests.key_lines import import_keys_into
+from tests.key_lines import build_key_line, import_keys_into
 from tests.state import break_reads, record_statements
 
 ACME = Tenant("acme", "live")
-
-
-def build_key_line(api_key: str = "one", merchant: str = "acme", **changes: Any) -> dict[str, Any]:
-    service_credentials = {
-        "access_key": f"access-{merchant}",
-        "secret_key": f"secret-of-{merchant}",
-    }
-    first = {"merchant": merchant, "environment": "live", "api_key": api_key, "name": api_key}
-    return {**first, **service_credentials, **changes}
 
 
 @pytest.fixture
@@ -84,7 +75,7 @@ async def test_unknown_signer_costs_one_query_until_keys_change(
     for _ in range(3):
         assert await signers.find_signers("access-bolt") == ()
     assert len(queries) == 1
-    await import_keys_into(store, build_key_line("two", "bolt"))
+    await import_keys_into(store, build_key_line("bolt"))
     await keyring.refresh()
     assert len(await signers.find_signers("access-bolt")) == 1
 
@@ -108,7 +99,7 @@ def admits_address(signer: Signer, address: str) -> bool:
 
 
 async def test_mapped_network_admits_its_ipv4_addresses(store: Store, signers: SignerStore) -> None:
-    line = build_key_line("b", "bolt", allowed_ips=[FIRST_NETWORK, "::ffff:198.51.100.0/120"])
+    line = build_key_line("bolt", allowed_ips=[FIRST_NETWORK, "::ffff:198.51.100.0/120"])
     await import_keys_into(store, line)
     (signer,) = await signers.find_signers("access-bolt")
     assert admits_address(signer, "198.51.100.7")
@@ -119,7 +110,7 @@ async def test_mapped_network_admits_its_ipv4_addresses(store: Store, signers: S
 async def test_key_without_address_list_admits_every_address(
     store: Store, signers: SignerStore
 ) -> None:
-    await import_keys_into(store, build_key_line("two", allowed_ips=[FIRST_NETWORK]))
+    await import_keys_into(store, build_key_line(api_key="two", allowed_ips=[FIRST_NETWORK]))
     (signer,) = await signers.find_signers("access-acme")
     assert admits_address(signer, "203.0.113.1")
     assert signer.admits(None)
@@ -143,7 +134,7 @@ async def test_access_key_imported_in_second_environment_is_found(
 ) -> None:
     assert len(await signers.find_signers("access-acme")) == 1
     await import_keys_into(
-        store, build_key_line("two", "bolt", environment="sandbox", access_key="access-acme")
+        store, build_key_line("bolt", environment="sandbox", access_key="access-acme")
     )
     await keyring.refresh()
     assert len(await signers.find_signers("access-acme")) == 2
@@ -153,7 +144,7 @@ async def test_unchanged_signer_is_not_queried_again(
     store: Store, signers: SignerStore, keyring: ApiKeyStore, queries: list[Any]
 ) -> None:
     await signers.find_signers("access-acme")
-    await import_keys_into(store, build_key_line("two", "bolt"))
+    await import_keys_into(store, build_key_line("bolt"))
     await keyring.refresh()
     queries.clear()
     assert await signers.find_signers("access-acme")

@@ -127,32 +127,6 @@ async def load_batch_state(
 
 # Superseded batches.
 
-WRITE_TARGETS = [
-    START_PATH,
-    "/v1/batches/B-1",
-    "/v1/batches/B-1/",
-    "/v1/batches/B-1/payments",
-    "/v1/batches/B-1/payments/P-1",
-    "/v1/batches/B-1/generate-quote?x=1",
-    "/v1/batch/B-1/start-processing",
-    "/v1/batch/B-1/summary",
-    "/v1//batches//B-1/start-processing/",
-    "/v1/Batches/%42-1/Start-Processing",
-    "/v1/batches;x/B-1;y/start-processing;z",
-]
-
-
-@pytest.mark.parametrize("target", WRITE_TARGETS)
-async def test_superseded_batch_is_not_written_by_any_id(
-    harness: TransitionsHarness, object_states: ObjectStateStore, target: str
-) -> None:
-    await compare_and_set(object_states, ACME, "alias", "B-1", {"abandoned": True})
-    with pytest.raises(WrongBatchStatus):
-        await harness.send_write(build_write(target))
-    assert not harness.service.sent_count
-    await compare_and_set(object_states, ACME, "alias", "B-1", {"abandoned": None})
-    assert await harness.send_write(build_write(target)) == 200
-
 
 @pytest.mark.parametrize("target", [START_PATH, "/v1/batches/B-1/payments"])
 async def test_answered_write_leaves_nothing_in_memory(
@@ -394,47 +368,6 @@ async def test_write_with_unknown_key_starts_nothing_on_restored_state(
 # Starts.
 
 
-async def test_start_reserves_batch_and_is_recorded_when_answered(
-    harness: TransitionsHarness, object_states: ObjectStateStore
-) -> None:
-    await compare_and_set(object_states, ACME, "batch", "B-1", SENT_BATCH)
-    assert await harness.send_write(build_write()) == 200
-    assert harness.service.batch_state_when_sent == {
-        **SENT_BATCH,
-        "phase": "starting",
-        "since": NOW.isoformat(),
-    }
-    assert await load_batch_state(object_states) == {
-        **SENT_BATCH,
-        "version": 4,
-        "started": "2026-11-20T12:30:15.123Z",
-    }
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 406, 429])
-async def test_refused_start_restores_batch_state(
-    harness: TransitionsHarness, object_states: ObjectStateStore, status: int
-) -> None:
-    await compare_and_set(object_states, ACME, "batch", "B-1", SENT_BATCH)
-    assert await harness.send_write(build_write(), status) == status
-    assert await load_batch_state(object_states) == SENT_BATCH
-    with pytest.raises(Unreachable):
-        await harness.send_write(build_write(), Unreachable("refused"))
-    assert await load_batch_state(object_states) == SENT_BATCH
-
-
-@pytest.mark.parametrize("status", [302, 500, 502, 504, 524])
-async def test_start_of_unknown_outcome_keeps_batch_reserved(
-    harness: TransitionsHarness, object_states: ObjectStateStore, status: int
-) -> None:
-    await compare_and_set(object_states, ACME, "batch", "B-1", SENT_BATCH)
-    assert await harness.send_write(build_write(), status) == status
-    with pytest.raises(Unknown):
-        await harness.send_write(replace(build_write(), request_id="another"))
-    assert harness.service.sent_count == 1
-    assert (await load_batch_state(object_states))["phase"] == "starting"
-
-
 @pytest.mark.parametrize("phase", ["draft", "deleted"])
 async def test_batch_in_other_phase_is_not_started(
     harness: TransitionsHarness, object_states: ObjectStateStore, phase: str
@@ -474,15 +407,6 @@ async def test_replacement_batch_is_reserved_by_its_original_id(
     assert await harness.send_write(build_write()) == 200
     assert (await load_batch_state(object_states, "B-0"))["version"] == 4
     assert await load_batch_state(object_states, "B-1") == {}
-
-
-async def test_replaced_batch_is_not_started(
-    harness: TransitionsHarness, object_states: ObjectStateStore
-) -> None:
-    await compare_and_set(object_states, ACME, "batch", "B-1", {**SENT_BATCH, "upstream": "B-2"})
-    with pytest.raises(WrongBatchStatus):
-        await harness.send_write(build_write())
-    assert (await load_batch_state(object_states))["phase"] == "sent"
 
 
 async def test_foreign_batch_is_recorded_once_started_and_dropped_if_refused(

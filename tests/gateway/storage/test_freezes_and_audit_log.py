@@ -28,7 +28,6 @@ from gateway.storage.id_rows import load_legacy_ids
 from gateway.storage.operation_records import (
     Checkpoint,
     OperationRecord,
-    RestoreUncheckedError,
     Write,
 )
 from gateway.storage.operations import OperationRepository
@@ -132,20 +131,6 @@ async def test_reconciliation_without_mark_continues_from_detected_number(
     async with open_store(state) as store:
         await set_restored_flag(store, HighWaterMark(3, 90))
         assert await clear_restored_flag(store, HighWaterMark(0, 0)) > HighWaterMark(3, 90)
-
-
-async def test_restored_state_refuses_only_starts(state: State) -> None:
-    async with open_store(state) as store:
-        operation_repository = OperationRepository(store, ObjectStateStore(store))
-        await set_restored_flag(store, HighWaterMark(0, 1))
-        with pytest.raises(RestoreUncheckedError):
-            await operation_repository.save_checkpoint(
-                build_operation("a"), Checkpoint(is_first=True, refuses_if_restored=True)
-            )
-        await operation_repository.save_checkpoint(
-            build_operation("b"), Checkpoint(is_first=True, refuses_if_frozen=True)
-        )
-        assert await operation_repository.find_operation("a") is None
 
 
 def test_mark_is_never_replaced_by_a_smaller_one(tmp_path: Path) -> None:

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
-from gateway.auth.key_import import import_keys
-from gateway.auth.key_lines import parse_key_lines
 from gateway.auth.key_rows import load_listed_keys, replace_credentials, revoke_key
 from gateway.auth.keys import ApiKeyStore
 from gateway.auth.signing import Credentials
 from gateway.config.settings import State
 from gateway.signed_api.senders import SignerStore
 from gateway.storage import Tenant, open_store
+from tests.key_lines import build_key_line, import_keys_into
 
-API_KEY = "key-of-acme-0123456789abcdefghij"
-LINE = {
-    "merchant": "acme",
-    "environment": "live",
-    "api_key": API_KEY,
-    "access_key": "access-acme",
-    "secret_key": "secret-of-acme",
-}
+API_KEY = build_key_line()["api_key"]
 
 
 async def test_key_cache_follows_import_rotation_and_revocation_by_another_instance(
@@ -33,7 +23,7 @@ async def test_key_cache_follows_import_rotation_and_revocation_by_another_insta
     ):
         assert await keyring.find_active_key(API_KEY) is None
 
-        await import_keys(second_store, parse_key_lines(json.dumps(LINE).encode()))
+        await import_keys_into(second_store, build_key_line())
         await keyring.refresh()
         key = await keyring.find_active_key(API_KEY)
         assert key
@@ -62,7 +52,7 @@ async def test_signer_cache_follows_import_rotation_and_revocation_by_another_in
     ):
         assert await signers.find_signers("access-acme") == ()
 
-        await import_keys(second_store, parse_key_lines(json.dumps(LINE).encode()))
+        await import_keys_into(second_store, build_key_line())
         await keyring.refresh()
         (signer,) = await signers.find_signers("access-acme")
         assert signer.credentials == Credentials("access-acme", "secret-of-acme")

@@ -23,22 +23,10 @@ from gateway.config.settings import State
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.key_file import add_encryption_key
+from tests.key_lines import build_key_line
 from tests.state import execute
 
-ACME = {
-    "merchant": "acme",
-    "environment": "live",
-    "api_key": "key-of-acme-0123456789abcdefghij",
-    "access_key": "access-acme",
-    "secret_key": "secret-of-acme",
-}
-BOLT = {
-    "merchant": "bolt",
-    "environment": "live",
-    "api_key": "key-of-bolt-0123456789abcdefghij",
-    "access_key": "access-bolt",
-    "secret_key": "secret-of-bolt",
-}
+ACME, BOLT = build_key_line(), build_key_line("bolt")
 SECOND_ACME_KEY = {**ACME, "api_key": "another-of-acme-0123456789abcdef"}
 
 

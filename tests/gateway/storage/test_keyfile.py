@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -20,30 +19,6 @@ def key_path(tmp_path: Path) -> Path:
 def write_key_file(path: Path, text: str, permissions: int = 0o600) -> None:
     path.write_text(text)
     path.chmod(permissions)
-
-
-def test_created_file_has_one_key_and_is_readable_by_owner_only(key_path: Path) -> None:
-    umask_before = os.umask(0)
-    try:
-        create_key_file(key_path)
-    finally:
-        os.umask(umask_before)
-    assert stat.S_IMODE(key_path.stat().st_mode) == 0o600
-    keys = read_key_file(key_path)
-    assert keys
-    assert len(keys.ids) == 1
-
-
-def test_missing_file_has_no_keys(key_path: Path) -> None:
-    assert read_key_file(key_path) is None
-
-
-def test_creation_never_overwrites(key_path: Path) -> None:
-    create_key_file(key_path)
-    text_before = key_path.read_text()
-    with pytest.raises(StoreUnavailable):
-        create_key_file(key_path)
-    assert key_path.read_text() == text_before
 
 
 @pytest.mark.parametrize("ends_with_newline", [True, False])

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.auth.keys import ApiKeyStore
 from gateway.config.settings import State
-from gateway.migration.modes import find_mode_group, open_modes
+from gateway.migration.modes import find_mode_group
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.audit_log import list_audit_events
-from gateway.storage.change_poller import ChangePoller, load_change_counts
+from gateway.storage.change_poller import load_change_counts
 from gateway.storage.mode_rows import GROUPS, list_mode_switches, set_mode
 from gateway.writes.batch_routing import BatchRouting
 from mappings import OPERATIONS, UNLISTED
 from mappings.forwarded_writes import LEGACY_MARK, ROUTING_KIND
-from tests.operator_commands import wait_until_async
 from tests.state import compare_and_set
 
 ACME = Tenant("acme", "live")
@@ -56,22 +54,6 @@ async def test_concurrent_switches_are_all_recorded(state: State) -> None:
         await asyncio.gather(*switches)
         assert (await load_change_counts(store))["modes"] == 8
         assert len(await list_mode_switches(store)) == 8
-
-
-async def test_gateway_sees_switches_of_another_process(state: State) -> None:
-    async with open_store(state) as store, ApiKeyStore(store) as key_store:
-        change_poller = ChangePoller(store)
-        modes = await open_modes(store, key_store, change_poller)
-        await change_poller.poll()
-        assert ACME not in modes.switched_tenants
-        async with open_store(state) as second_store:
-            await set_mode(second_store, ACME, "", GROUPS, "forward")
-
-        async def has_switched_mode() -> bool:
-            await change_poller.poll()
-            return ACME in modes.switched_tenants
-
-        await wait_until_async(has_switched_mode)
 
 
 def test_every_operation_is_in_a_group() -> None:

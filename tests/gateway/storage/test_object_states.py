@@ -29,22 +29,6 @@ def state_store(store: Store) -> ObjectStateStore:
     return ObjectStateStore(store)
 
 
-async def test_unknown_object_has_no_facts(state_store: ObjectStateStore) -> None:
-    assert await state_store.load(ACME, "recipient", "R-1") == {}
-    assert await state_store.load_facts_by_id(ACME, "recipient") == {}
-
-
-async def test_facts_are_merged(state_store: ObjectStateStore) -> None:
-    await compare_and_set(
-        state_store, ACME, "recipient", "R-1", {"status": "inactive", "holdup": {"limit": 5}}
-    )
-    await compare_and_set(state_store, ACME, "recipient", "R-1", {"status": "disabled"})
-    assert await state_store.load(ACME, "recipient", "R-1") == {
-        "status": "disabled",
-        "holdup": {"limit": 5},
-    }
-
-
 async def test_null_fact_is_deleted_and_last_one_deletes_row(
     state_store: ObjectStateStore, store: Store
 ) -> None:
@@ -83,30 +67,6 @@ async def test_decimals_and_texts_round_trip(state_store: ObjectStateStore) -> N
     loaded_facts = await state_store.load(ACME, "batch", "B-1")
     assert loaded_facts == object_facts
     assert str(loaded_facts["amount"]) == "1000000000000000.10"
-
-
-@pytest.mark.parametrize("other_tenant", [Tenant("acme", "sandbox"), Tenant("bolt", "live")])
-async def test_facts_are_isolated_between_tenants(
-    state_store: ObjectStateStore, other_tenant: Tenant
-) -> None:
-    await compare_and_set(state_store, ACME, "recipient", "R-1", {"status": "mine"})
-    await compare_and_set(state_store, other_tenant, "recipient", "R-1", {"status": "theirs"})
-    assert await state_store.load(ACME, "recipient", "R-1") == {"status": "mine"}
-    assert await state_store.load_facts_by_id(other_tenant, "recipient") == {
-        "R-1": {"status": "theirs"}
-    }
-
-
-async def test_objects_of_a_kind_are_loaded_by_id(state_store: ObjectStateStore) -> None:
-    for number in (1, 2):
-        await compare_and_set(
-            state_store, ACME, "recipient", f"R-{number}", {"status": f"{number}"}
-        )
-    await compare_and_set(state_store, ACME, "batch", "B-1", {"n": 3})
-    assert await state_store.load_facts_by_id(ACME, "recipient") == {
-        "R-1": {"status": "1"},
-        "R-2": {"status": "2"},
-    }
 
 
 async def test_aliases_of_superseded_batches_are_loaded_separately(

@@ -105,14 +105,6 @@ async def keep_waiting(received: ReceivedRequest, writer: asyncio.StreamWriter) 
     await asyncio.sleep(5)
 
 
-async def respond_byte_by_byte(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-    for _ in range(100):
-        writer.write(b" ")
-        await writer.drain()
-        await asyncio.sleep(0.1)
-
-
 def check_signature(
     clock: Callable[[], float] = time.time, *, over_query: bool = False
 ) -> Responder:
@@ -340,17 +332,6 @@ async def test_write_on_stale_connection_is_sent_once(method: str):
     assert (len(service.requests), service.connections) == (3, 2)
 
 
-async def test_connection_closed_while_idle_is_not_used_for_a_write():
-    async with open_upstream_and_server(respond_always(build_response(), close=True)) as (
-        service,
-        upstream,
-    ):
-        for _ in range(3):
-            await send_write(upstream)
-            await asyncio.sleep(0.02)
-    assert (len(service.requests), service.connections) == (3, 3)
-
-
 async def test_read_is_retried_once_after_dropped_connection():
     async with open_upstream_and_server(drop_connection) as (service, upstream):
         with pytest.raises(Unreachable, match="the connection was closed before an answer arrived"):
@@ -458,18 +439,6 @@ async def test_unreadable_answer_makes_write_unknown(case: str):
         with pytest.raises(Unreachable):
             await send_read(upstream)
     assert len(service.requests) <= 3
-
-
-@pytest.mark.parametrize("respond", [keep_waiting, respond_byte_by_byte], ids=["hangs", "drips"])
-async def test_write_timeout_is_unknown_and_sent_once(respond: Responder):
-    async with open_upstream_and_server(respond, timeout_seconds=0.3) as (service, upstream):
-        started_at = time.monotonic()
-        with pytest.raises(Unknown, match=r"no answer within 0\.3 s"):
-            await send_write(upstream)
-        with pytest.raises(Unreachable):
-            await send_read(upstream)
-        assert time.monotonic() - started_at < 0.9
-    assert len(service.requests) == 2
 
 
 @pytest.mark.parametrize(

@@ -82,27 +82,6 @@ class OptionalEndpointHarness:
         return known["present"] if known else None
 
 
-async def test_present_endpoint_costs_one_call() -> None:
-    harness = OptionalEndpointHarness({}, {})
-    await harness.call_edit()
-    await harness.call_edit()
-    assert (harness.calls, harness.read_presence()) == (["PATCH", "PATCH"], True)
-
-
-@pytest.mark.parametrize("second", [404, 405, 501])
-@pytest.mark.parametrize("first", [404, 405, 501])
-async def test_endpoint_is_absent_after_two_refusals_with_visible_object(
-    first: int, second: int
-) -> None:
-    harness = OptionalEndpointHarness(Refused(first), Refused(second))
-    with pytest.raises(NoSuchOperation):
-        await harness.call_edit()
-    assert harness.calls == ["PATCH", "GET", "PATCH", "GET"]
-    with pytest.raises(NoSuchOperation):
-        await harness.call_edit()
-    assert len(harness.calls) == 4, "remembered"
-
-
 @pytest.mark.parametrize("status", [400, 401, 403, 406, 409, 429, 500, 502, 503])
 async def test_other_refusal_does_not_prove_absence(status: int) -> None:
     harness = OptionalEndpointHarness(Refused(status))
@@ -193,13 +172,6 @@ async def test_refused_list_is_unknown_if_other_reads_fail(
     assert (len(harness.calls), harness.read_presence(name=LIST_NAME)) == (2 + 2 * readings, None)
 
 
-async def test_list_refused_between_successful_reads_is_absent() -> None:
-    harness = OptionalEndpointHarness(Refused(404), Refused(405), reads={})
-    with pytest.raises(NoSuchOperation):
-        await harness.call_list()
-    assert (len(harness.calls), harness.read_presence(name=LIST_NAME)) == (4, False)
-
-
 async def test_known_list_is_replaced_only_after_operator_finds_it_absent() -> None:
     harness = OptionalEndpointHarness({}, *[Refused(404)] * 4, reads={})
     await harness.call_list()
@@ -232,12 +204,6 @@ async def test_invisible_payment_is_not_reported_as_deleted(
         assert await load_payment_ids(gateway, batch) == [first, second]
         await request_successfully(gateway, "DELETE", f"/batches/{batch}/payments/{first}")
         assert await load_payment_ids(gateway, batch) == [second]
-
-
-async def test_successful_second_attempt_is_the_answer() -> None:
-    harness = OptionalEndpointHarness(Refused(404), {"object": "updated"})
-    assert await harness.call_edit() == {"object": "updated"}
-    assert harness.read_presence() is True
 
 
 async def test_other_refusal_of_second_attempt_is_raised() -> None:
@@ -305,21 +271,6 @@ async def test_capabilities_are_separate_per_environment() -> None:
         await harness.call_edit("sandbox")
     await harness.call_edit("live")
     assert (harness.read_presence("sandbox"), harness.read_presence("live")) == (False, True)
-
-
-async def test_use_mode_never_assumes_absence() -> None:
-    harness = OptionalEndpointHarness(Refused(404), Refused(404), mode="use")
-    for _ in range(2):
-        with pytest.raises(Refused):
-            await harness.call_edit()
-    assert (harness.calls, harness.read_presence()) == (["PATCH", "PATCH"], None)
-
-
-async def test_avoid_mode_never_tries() -> None:
-    harness = OptionalEndpointHarness(mode="avoid")
-    with pytest.raises(NoSuchOperation):
-        await harness.call_edit()
-    assert harness.calls == []
 
 
 # Through the gateway

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.admission.limits import Admission, InProcessRateLimiter, in_redis
 from gateway.admission.limits.in_redis import ADMIT_SCRIPT, COUNT_ONLY, RedisRateLimiter
-from tests.gateway.admission.limits.conftest import REDIS_URL
 from tests.gateway.admission.limits.test_memory_limiter import FakeClock, gaps
-from tests.processes import SECONDS, build_environment
 
 LimiterFactory = Callable[..., RedisRateLimiter]
 
@@ -73,53 +70,6 @@ async def test_redis_and_memory_decide_alike(
         decision = await in_memory.admit("k", limit)
         expected.append([int(decision.is_admitted), decision.remaining, decision.reset_seconds])
     assert run_script(redis, key_prefix + secrets.token_hex(8), timed_limits) == expected
-
-
-async def test_four_processes_admit_exactly_1000_of_2000_requests(redis: Any) -> None:
-    naming_key = secrets.token_hex(32)
-    script = f"""
-import asyncio, sys
-from gateway.admission.limits import in_redis
-from gateway.admission.limits.in_redis import COUNT_ONLY, RedisRateLimiter
-
-in_redis.MAX_POLLS = {MANY_POLLS}
-
-async def main():
-    async with RedisRateLimiter("{REDIS_URL}", bytes.fromhex("{naming_key}"), 4) as limits:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        admissions = await asyncio.gather(*(limits.admit("k", 1_000) for _ in range(500)))
-        print(sum(admission.is_admitted for admission in admissions), limits.local_decision_count, flush=True)
-
-asyncio.run(main())
-"""
-    pipe = asyncio.subprocess.PIPE
-    processes = [
-        await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", script), env=build_environment(), stdin=pipe, stdout=pipe
-        )
-        for _ in range(4)
-    ]
-    try:
-        async with asyncio.timeout(3 * SECONDS):
-            for process in processes:  # so that they send at the same time
-                assert await process.stdout.readline() == b"ready\n"
-            admissions = await asyncio.gather(
-                *(process.communicate(b"go\n") for process in processes)
-            )
-    finally:
-        redis.delete(
-            *map(
-                RedisRateLimiter("", bytes.fromhex(naming_key), 1).build_redis_key, ("k", "trial")
-            ),
-        )
-    # The result follows any log lines.
-    last_lines = [output.splitlines()[-1] for output, _ in admissions]
-    admitted_counts, local_counts = zip(
-        *(map(int, line.split()) for line in last_lines), strict=True
-    )
-    assert sum(admitted_counts) == 1_000
-    assert sum(local_counts) == 0
 
 
 async def test_clock_set_back_never_loosens_the_limit(redis: Any, key_prefix: str) -> None:
