@@ -4,7 +4,6 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import TypeVar
 
 from gateway.admission.limits import MAX_ADDRESSES, InProcessRateLimiter, open_rate_limiter
@@ -21,7 +20,7 @@ from gateway.migration.shadow_traffic import ShadowTraffic
 from gateway.observability.traces import open_tracing
 from gateway.operator.restore_check import RestoreDetector
 from gateway.reads.listing import ListReader
-from gateway.reads.recipient_cache import RecipientCaches, RemoteChanges, list_no_remote_changes
+from gateway.reads.recipient_cache import RecipientCaches
 from gateway.server.process import calculate_max_request_seconds
 from gateway.signed_api.handler import SignedHandler
 from gateway.signed_api.senders import SenderAuthenticator, SignerStore
@@ -131,11 +130,7 @@ class GatewayParts:
     def _create_executor(self) -> None:
         settings, store, clocks = self.settings, self.store, self._clocks
         self.recipient_caches = RecipientCaches(
-            settings.lists,
-            (lambda _owner: list_no_remote_changes)
-            if store.is_of_one_process
-            else partial(RemoteChanges, store),
-            wall_clock=lambda: store.clock().timestamp(),
+            settings.lists, store, wall_clock=lambda: store.clock().timestamp()
         )
         self.change_poller.add_listener(self.recipient_caches.drop_expired_and_erased)
         self._stack.push_async_callback(self.recipient_caches.close)

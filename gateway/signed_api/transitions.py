@@ -115,18 +115,12 @@ class SignedWrite:
     """Whether the client's end of the connection is closed at this moment."""
 
 
+@dataclass(slots=True)
 class SignedWriteGuard:
-    def __init__(
-        self,
-        object_state: ObjectStateStore,
-        operations: OperationRepository,
-        idempotency_guard: IdempotencyGuard,
-        now: Callable[[], datetime],
-    ) -> None:
-        self._object_state = object_state
-        self._operations = operations
-        self._idempotency_guard = idempotency_guard
-        self._now = now
+    _object_state: ObjectStateStore
+    _operations: OperationRepository
+    _idempotency_guard: IdempotencyGuard
+    _now: Callable[[], datetime]
 
     async def send_write(self, write: SignedWrite, send: Send) -> PassthroughResponse:
         """Sends a write and returns the service's response.

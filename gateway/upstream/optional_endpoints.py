@@ -9,6 +9,7 @@ leaves the write in doubt (section 7).
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -34,21 +35,16 @@ SendCall = Callable[[Call], Awaitable[JSON]]
 log = structlog.get_logger()
 
 
+@dataclass(slots=True)
 class OptionalEndpoints:
     """Sends calls to optional endpoints, and remembers which ones are missing.
 
     All processes on one database share ``capabilities``, with a delay of at most a second.
     """
 
-    def __init__(
-        self,
-        mode: Literal["auto", "use", "avoid"],
-        capabilities: CapabilityCache,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._mode = mode
-        self._capabilities = capabilities
-        self._clock = clock
+    _mode: Literal["auto", "use", "avoid"]
+    _capabilities: CapabilityCache
+    _clock: Callable[[], float] = time.time
 
     async def send_call_unless_missing(self, call: Call, environment: str, send: SendCall) -> JSON:
         """Sends a call; raises NoSuchOperation if the service does not have the operation.

@@ -24,7 +24,6 @@ cache has no room, each query scans the list, and caching is tried again after
 ``lists.index_seconds``.
 """
 
-from gateway.reads.recipient_cache.cache import list_no_remote_changes
 from gateway.reads.recipient_cache.caches import CacheFigures, RecipientCaches
 from gateway.reads.recipient_cache.date_reader import CacheUnavailable
 from gateway.reads.recipient_cache.remote_changes import RemoteChanges
@@ -34,5 +33,4 @@ __all__ = [
     "CacheUnavailable",
     "RecipientCaches",
     "RemoteChanges",
-    "list_no_remote_changes",
 ]

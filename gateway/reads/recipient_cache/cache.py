@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 import structlog
@@ -20,6 +19,7 @@ import structlog
 from gateway.observability import metrics
 from gateway.reads.recipient_cache.date_reader import CacheUnavailable, ServiceListReader
 from gateway.reads.recipient_cache.entry import RecipientEntry
+from gateway.reads.recipient_cache.remote_changes import RemoteChanges
 from gateway.reads.recipient_cache.scan import PAGE_SIZE
 from gateway.storage.tenants import Tenant
 from mappings.failures import Unreachable
@@ -36,16 +36,7 @@ MAX_CLOCK_SKEW_MS = 60_000
 MAX_SYNC_ATTEMPTS = 4
 """Comparisons for one query; from the third on, each follows a full refresh."""
 
-ListRemoteChanges = Callable[[], Awaitable[Collection[str]]]
-"""Returns the ids of recipients that other processes have changed since the last call."""
-
-
 log = structlog.get_logger()
-
-
-async def list_no_remote_changes() -> Collection[str]:
-    """Returns no changes, for a database that no other process uses."""
-    return ()
 
 
 @dataclass
@@ -93,43 +84,36 @@ class CachedRecipients:
                 self.increment_start = newest - CHANGE_DELAY_MS
 
 
+@dataclass(eq=False, slots=True)
 class RecipientCache:
     """A tenant's recipients; refreshed ``max_age_seconds`` after the start of the last refresh.
 
     ``make_room`` returns whether there is room for a number of recipients. ``tasks`` keeps the
-    running refreshes.
+    running refreshes. ``load_remote_changes`` is None if no other process uses the database.
     """
 
-    def __init__(
-        self,
-        tenant: Tenant,
-        max_age_seconds: float,
-        make_room: Callable[[RecipientCache, int], bool],
-        tasks: set[asyncio.Task[None]],
-        list_remote_changes: ListRemoteChanges = list_no_remote_changes,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.tenant = tenant
-        self.expected_count = 0
-        """The number of recipients, or the number that a running refresh will load."""
-        self.page_size: int | None = PAGE_SIZE
-        """None if the service refuses this page size; its default is used then."""
-        self.used_at = monotonic()
-        self._recipients = self._refreshed_recipients = CachedRecipients()
-        """Those that queries use, and those of the last refresh, which the next query will use."""
-        self._changed_at: dict[str, float] = {}
-        """Recipients that a gateway may have changed since the last refresh."""
-        self._refresh_task: asyncio.Task[None] | None = None
-        self._max_age_seconds = max_age_seconds
-        self._make_room = make_room
-        self._tasks = tasks
-        self._list_remote_changes = list_remote_changes
-        self._monotonic = monotonic
-        self._wall_clock = wall_clock
-        self._lock = asyncio.Lock()
-        self._last_finished_sync = self._last_requested_sync = 0
+    tenant: Tenant
+    _max_age_seconds: float
+    _make_room: Callable[[RecipientCache, int], bool]
+    _tasks: set[asyncio.Task[None]]
+    _load_remote_changes: RemoteChanges | None
+    _monotonic: Callable[[], float]
+    _wall_clock: Callable[[], float]
+    expected_count: int = 0
+    """The number of recipients, or the number that a running refresh will load."""
+    page_size: int | None = PAGE_SIZE
+    """None if the service refuses this page size; its default is used then."""
+    used_at: float = -math.inf
+    _recipients: CachedRecipients = field(default_factory=CachedRecipients)
+    """Those that queries use."""
+    _refreshed_recipients: CachedRecipients = field(default_factory=CachedRecipients)
+    """Those of the last refresh, which the next query will use."""
+    _changed_at: dict[str, float] = field(default_factory=dict)
+    """Recipients that a gateway may have changed since the last refresh."""
+    _refresh_task: asyncio.Task[None] | None = None
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _last_finished_sync: int = 0
+    _last_requested_sync: int = 0
 
     @property
     def rows(self) -> Collection[RecipientEntry]:
@@ -227,8 +211,8 @@ class RecipientCache:
     ) -> None:
         """Reads all recipients of the service, which then replace the earlier ones."""
         recipients = CachedRecipients(self._monotonic(), deleted_ids)
-        if not self.is_refresh_recent:
-            await self._list_remote_changes()  # the refresh reads all changes made before now
+        if self._load_remote_changes and not self.is_refresh_recent:
+            await self._load_remote_changes()  # the refresh reads all changes made before now
         records, newest = await reader.fetch_count_and_newest_date()
         self._check_room_for_recipients(records)
         newest = self._limit_update_date_to_now(newest)
@@ -265,7 +249,8 @@ class RecipientCache:
         self, reader: ServiceListReader, recipients: CachedRecipients
     ) -> None:
         """Reads the recipients changed since the last increment, and those changed here."""
-        self.record_changes(await self._list_remote_changes())
+        if self._load_remote_changes:
+            self.record_changes(await self._load_remote_changes())
         sent_at = self._monotonic()
         store, since = recipients.store_newer_entries, recipients.changes_read_at
         changed_ids = {id_ for id_, at in self._changed_at.items() if at >= since}

@@ -10,14 +10,12 @@ import structlog
 
 from gateway.config.settings import Lists
 from gateway.observability import metrics
-from gateway.reads.recipient_cache.cache import (
-    ListRemoteChanges,
-    RecipientCache,
-    list_no_remote_changes,
-)
+from gateway.reads.recipient_cache.cache import RecipientCache
 from gateway.reads.recipient_cache.date_reader import CacheUnavailable, ServiceListReader
 from gateway.reads.recipient_cache.entry import RecipientEntry
+from gateway.reads.recipient_cache.remote_changes import RemoteChanges
 from gateway.reads.recipient_cache.scan import CallService
+from gateway.storage import Store
 from gateway.storage.change_poller import ChangeCounts, build_erasure_count_name
 from gateway.storage.tenants import Tenant
 from gateway.storage.ttl_cache import TtlCache
@@ -43,19 +41,17 @@ class CacheFigures(NamedTuple):
 
 
 class RecipientCaches:
-    """The caches of all tenants; ``create_remote_changes`` is described in ``remote_changes``."""
+    """The caches of all tenants; ``store`` has the changes of other processes."""
 
     def __init__(
         self,
         settings: Lists,
-        create_remote_changes: Callable[[Tenant], ListRemoteChanges] = lambda _owner: (
-            list_no_remote_changes
-        ),
+        store: Store | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
-        self._create_remote_changes = create_remote_changes
+        self._shared_store = None if store and store.is_of_one_process else store
         self._monotonic = monotonic
         self._wall_clock = wall_clock
         self._caches: dict[Tenant, RecipientCache] = {}
@@ -93,14 +89,15 @@ class RecipientCaches:
         """
         cache = self._caches.get(tenant)
         if cache is None:
+            store = self._shared_store
             cache = self._caches[tenant] = RecipientCache(
                 tenant,
                 self._settings.index_seconds,
                 self._evict_idle_caches_to_fit,
                 self._refresh_tasks,
-                self._create_remote_changes(tenant),
-                monotonic=self._monotonic,
-                wall_clock=self._wall_clock,
+                RemoteChanges(store, tenant) if store else None,
+                self._monotonic,
+                self._wall_clock,
             )
         reader = ServiceListReader(question, call_service, cache.page_size)
         try:
