@@ -176,7 +176,7 @@ def assemble_parts(
             settings.upstream.inferred_operations, capabilities or CapabilityCache(store)
         ),
         policy=outcome_policy,
-        listing=ListReader(recipient_caches, ids.map_recipients_to_legacy_ids),
+        listing=ListReader(recipient_caches, ids),
     )
     reconciler = WriteReconciler(
         store, journal, executor, outcome_policy, InstanceLeases(store, journal.instance)

@@ -100,12 +100,13 @@ def _change_and_print(
                 for tenant in tenants
             ):
                 click.echo(NO_KEY_WARNING, err=True)
-        return changed, await list_freezes(store), await list_audit_events(store)
+        prefixes = WRITES_FROZEN, WRITES_UNFROZEN
+        events = (
+            await list_audit_events(store, prefixes=prefixes) if changed is None or as_json else []
+        )
+        return changed, await list_freezes(store), events
 
     changed, frozen, events = output.run_with_store(settings, change_and_load)
-    events = [
-        event for event in events if event.action.startswith((WRITES_FROZEN, WRITES_UNFROZEN))
-    ]
     if as_json:
         scopes = [
             {**_build_scope_json(each.scope), "since": format_time(each.since)} for each in frozen
@@ -127,7 +128,7 @@ def _change_and_print(
         output.print_table(["frozen", "since", "to resume writes"], rows)
     else:
         click.echo("Nothing is frozen.")
-    if changed is None and events:
+    if events:
         click.echo("")
         print_audit_events(events)
 

@@ -1,13 +1,17 @@
 """`payout-gateway modes`: chooses at run time which service answers a key's requests."""
 
+from typing import Any
+
 import click
 
 from gateway.cli import options, output
 from gateway.cli.freeze import build_audit_event_json, print_audit_events
 from gateway.config.settings import Settings
 from gateway.observability.plurals import format_time
-from gateway.operator.mode_switches import load_switch_status, plan_switch
-from gateway.storage.mode_rows import GROUPS, MODES, Group, Mode
+from gateway.operator.mode_switches import load_switches_and_batch_counts, plan_switch
+from gateway.storage import Store
+from gateway.storage.audit_log import list_audit_events
+from gateway.storage.mode_rows import GROUPS, MODES, SWITCHED_PREFIX, Group, Mode
 
 
 @click.group(cls=options.FullHelpGroup)
@@ -65,18 +69,24 @@ def list_switched_keys(*, as_json: bool, settings: Settings) -> None:
 
     Also shows how many batches of each merchant stay at the legacy service, which created them.
     """
-    status = output.run_with_store(settings, load_switch_status)
+
+    async def load(store: Store) -> Any:
+        events = await list_audit_events(store, prefixes=(SWITCHED_PREFIX,))
+        return *await load_switches_and_batch_counts(store), events
+
+    switches, batch_counts, events = output.run_with_store(settings, load)
     rows = [
         {**each.tenant._asdict(), "key": each.key or None, "group": each.group, "mode": each.mode}
         | {"since": format_time(each.since)}
-        for each in status.switches
+        for each in switches
     ]
     if as_json:
-        begun = status.begun.items()
         report = {
             "modes": rows,
-            "begun_at_legacy": [{**tenant._asdict(), "batches": count} for tenant, count in begun],
-            "acts": list(map(build_audit_event_json, status.events)),
+            "begun_at_legacy": [
+                {**tenant._asdict(), "batches": count} for tenant, count in batch_counts.items()
+            ],
+            "acts": list(map(build_audit_event_json, events)),
         }
         options.print_json(report)
         return
@@ -84,9 +94,9 @@ def list_switched_keys(*, as_json: bool, settings: Settings) -> None:
         click.echo("No mode is set: every request is translated.")
         return
     output.print_table([*rows[0]], ([each or "every key" for each in row.values()] for row in rows))
-    for tenant, batch_count in status.begun.items():
+    for tenant, batch_count in batch_counts.items():
         click.echo(
             f"\n{tenant}: batches that stay at the legacy service, which created them: {batch_count}."
         )
     click.echo("")
-    print_audit_events(status.events)
+    print_audit_events(events)

@@ -18,7 +18,7 @@ from gateway.operator.interruptions import (
     describe_window_state,
     resolve_freeze_scope,
 )
-from gateway.operator.mode_switches import load_switch_status
+from gateway.operator.mode_switches import load_switches_and_batch_counts
 from gateway.storage import Store, Tenant
 from gateway.storage.audit_log import (
     attribute_events_to_operator,
@@ -87,6 +87,7 @@ async def show_traffic_control(pages: Pages, request: web.Request) -> web.Stream
         for brownout in reversed(await list_brownouts(store))
     ]
     audit_entries = (await list_audit_events(store))[::-1]
+    switches, batch_counts = await load_switches_and_batch_counts(store)
     return pages.render_page(
         request,
         "switches",
@@ -96,7 +97,8 @@ async def show_traffic_control(pages: Pages, request: web.Request) -> web.Stream
         environments=ENVIRONMENTS,
         brownouts=brownouts[:MAX_BROWNOUTS],
         frozen=await list_freezes(store),
-        switched=await load_switch_status(store),
+        switches=switches,
+        batch_counts=batch_counts,
         acts=audit_entries[:MAX_AUDIT_ENTRIES],
         older_acts=max(len(audit_entries) - MAX_AUDIT_ENTRIES, 0),
     )

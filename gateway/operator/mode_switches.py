@@ -9,13 +9,11 @@ from gateway.config.settings import Settings
 from gateway.observability.plurals import join_names
 from gateway.operator import UNKNOWN_TENANT, ActionRefused
 from gateway.storage import ObjectStateStore, Store, Tenant
-from gateway.storage.audit_log import AuditEvent, list_audit_events
 from gateway.storage.id_rows import load_current_ids_by_legacy_id
 from gateway.storage.mode_rows import (
     COMPARE,
     FORWARD,
     GROUPS,
-    SWITCHED_PREFIX,
     TRANSLATE,
     Group,
     Mode,
@@ -150,28 +148,17 @@ async def _describe_translation_effects(
     return texts
 
 
-@dataclass(frozen=True, slots=True)
-class SwitchStatus:
-    """``begun``: the number of batches at the legacy service, by tenant."""
-
-    switches: list[ModeSwitch]
-    events: list[AuditEvent]
-    begun: dict[Tenant, int]
-
-
-async def load_switch_status(store: Store) -> SwitchStatus:
+async def load_switches_and_batch_counts(
+    store: Store,
+) -> tuple[list[ModeSwitch], dict[Tenant, int]]:
+    """Loads the switches, and the number of batches at the legacy service, by tenant."""
     switches, ledger = await list_mode_switches(store), ObjectStateStore(store)
-    events = [
-        event
-        for event in await list_audit_events(store)
-        if event.action.startswith(SWITCHED_PREFIX)
-    ]
     counts = {
         tenant: len(batches)
         for tenant in dict.fromkeys(switch.tenant for switch in switches)
         if (batches := await ledger.load_facts_by_id(tenant, ROUTING_KIND))
     }
-    return SwitchStatus(switches, events, counts)
+    return switches, counts
 
 
 async def list_switched_keys(

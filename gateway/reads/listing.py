@@ -7,7 +7,7 @@ scan for this query only (``recipient_cache.scan``).
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +23,7 @@ from gateway.reads.recipient_cache.scan import (
     fetch_rows_if_single_page,
     parse_page,
 )
+from gateway.storage.alias_ids import AliasIds
 from gateway.storage.capability_cache import CapabilityCache
 from gateway.storage.tenants import Tenant
 from mappings.current import ID_PATTERN
@@ -35,13 +36,6 @@ DAY_SECONDS = 86_400
 _ID = re.compile(rf"(?<=/){ID_PATTERN}(?=/)")
 """The id in the path of a list, as of a recipient's payments."""
 
-LoadAliasIds = Callable[[Tenant, Iterable[str]], Awaitable[Mapping[str, str]]]
-"""Returns the alias ids of a tenant's recipients, for those that have one."""
-
-
-async def _return_no_aliases(_tenant: Tenant, _recipient_ids: Iterable[str]) -> Mapping[str, str]:
-    return {}
-
 
 class ListReader:
     """Answers list queries of tenants.
@@ -53,11 +47,11 @@ class ListReader:
     def __init__(
         self,
         caches: RecipientCaches,
-        load_aliases: LoadAliasIds = _return_no_aliases,
+        ids: AliasIds | None = None,
         capabilities: CapabilityCache | None = None,
     ) -> None:
         self.caches = caches
-        self._load_aliases = load_aliases
+        self._ids = ids
         self._capabilities = capabilities or CapabilityCache()
 
     async def query(
@@ -134,7 +128,13 @@ class ListReader:
         """Returns the query with its sort key; ids are sorted by the alias ids that clients see."""
         if not question.is_sorted_by_id:
             return question
-        alias_ids = await self._load_aliases(tenant, {str(row["id"]) for row in rows})
+        alias_ids: Mapping[str, str] = {}
+        if self._ids is not None:
+            # For sorting only, so new aliases are not saved.
+            objects = {("recipient", str(row["id"])) for row in rows}
+            alias_ids = await self._ids.find_or_create_legacy_ids(
+                tenant, objects, {}, is_cached=False
+            )
         return structs.replace(
             question, sort_key=lambda row: alias_ids.get(str(row["id"]), str(row["id"]))
         )

@@ -150,9 +150,7 @@ class GatewayParts:
             settings.vocabulary.build_vocabulary(),
             OptionalEndpoints(settings.upstream.inferred_operations, self.capabilities),
             policy=self.outcome_policy,
-            listing=ListReader(
-                self.recipient_caches, self.ids.map_recipients_to_legacy_ids, self.capabilities
-            ),
+            listing=ListReader(self.recipient_caches, self.ids, self.capabilities),
             load=self.load,
         )
 

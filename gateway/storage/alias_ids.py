@@ -160,14 +160,6 @@ class AliasIds:
                 self._legacy_ids.put((tenant, id_), known.get(id_, id_))
         return {id_: legacy_id for id_, legacy_id in known.items() if legacy_id != id_}
 
-    async def map_recipients_to_legacy_ids(
-        self, tenant: Tenant, recipient_ids: Iterable[str]
-    ) -> dict[str, str]:
-        """Resolves the legacy ids of recipients for sorting only, so new aliases are not saved."""
-        return await self.find_or_create_legacy_ids(
-            tenant, {("recipient", id_) for id_ in recipient_ids}, {}, is_cached=False
-        )
-
     def _map_new_aliases_to_current_ids(
         self, tenant: Tenant, kinds_by_id: Mapping[str, str]
     ) -> dict[str, str]:

@@ -74,8 +74,13 @@ def build_event_row(
     return row | scope._asdict()
 
 
-async def list_audit_events(store: Store, scope: Tenant = ALL_TENANTS) -> list[AuditEvent]:
-    """Lists the events that affect a scope, oldest first; all of them by default."""
+async def list_audit_events(
+    store: Store, scope: Tenant = ALL_TENANTS, *, prefixes: tuple[str, ...] = ("",)
+) -> list[AuditEvent]:
+    """Lists the events that affect a scope, oldest first; all of them by default.
+
+    ``prefixes``: the beginnings of their actions.
+    """
     query = select(*(audit_events.c[name] for name in AuditEvent.__dataclass_fields__)).order_by(
         audit_events.c.at
     )
@@ -83,7 +88,8 @@ async def list_audit_events(store: Store, scope: Tenant = ALL_TENANTS) -> list[A
         query = query.where(audit_events.c.merchant.in_(("", scope.merchant)))
     if scope.environment:
         query = query.where(audit_events.c.environment.in_(("", scope.environment)))
-    return [AuditEvent(**row._asdict()) for row in await store.fetch(query)]
+    rows = await store.fetch(query)
+    return [AuditEvent(**row._asdict()) for row in rows if row.action.startswith(prefixes)]
 
 
 def is_tenant_in_scope(scope: Tenant, tenant: Tenant) -> bool:

@@ -61,12 +61,8 @@ async def list_freezes(store: Store) -> list[Freeze]:
     """Lists every freeze, widest first."""
     query = select(freezes).order_by(freezes.c.merchant, freezes.c.environment)
     rows = await store.fetch(query)
-    events = await list_audit_events(store) if rows else []
+    events = await list_audit_events(store, prefixes=(WRITES_FROZEN,)) if rows else []
     # The last event of a scope is that of its active freeze.
-    reasons = {
-        event.scope: event.action.removeprefix(WRITES_FROZEN)
-        for event in events
-        if event.action.startswith(WRITES_FROZEN)
-    }
+    reasons = {event.scope: event.action.removeprefix(WRITES_FROZEN) for event in events}
     scopes = [(Tenant(row.merchant, row.environment), row.since) for row in rows]
     return [Freeze(scope, since, reasons.get(scope, "")) for scope, since in scopes]
