@@ -401,6 +401,7 @@ FORWARDED_TARGETS = [
     ("GET", "/v1/a//b/?"),
     ("GET", "/v1/a%20b/%C3%A9/%zz/%25?x=%2F..%2F%00&y=../../z"),
     ("GET", "/v1/~a.b-c_d/...,;p=1/'(!*)@:&=+$"),
+    ("GET", '/v1/"<>[]^`{|}?b=%2F..%2F\\%00&c=/../'),
 ]
 
 
@@ -417,7 +418,7 @@ async def test_every_path_below_v1_is_passed_on(
 
 
 UNKNOWN_TARGETS = [
-    "/", "/v1", "/v2/recipients", "/V1/recipients", "//v1/recipients", "/v1x/recipients",
+    "/", "/v1", "/v1?x", "/v2/recipients", "/V1/recipients", "//v1/recipients", "/v1x/recipients",
     "/profile", "http://127.0.0.1/v1/recipients", "http://other.example/v1/x",
     "//other.example/v1/x", "/v1/../v1/recipients", "/v1/..", "/v1/recipients/..", "/v1/./recipients",
     "/v1/recipients/../profile/submerchant", "/v1/recipients/..;x=1/profile", "/v1/a/..%20/b",

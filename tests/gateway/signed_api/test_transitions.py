@@ -332,18 +332,6 @@ async def test_change_is_not_sent_during_an_edit_that_may_supersede_the_batch(
 # Freezes.
 
 
-@pytest.mark.parametrize("scope", [Tenant("", ""), Tenant("acme", ""), Tenant("", "sandbox"), ACME])
-@pytest.mark.parametrize("target", [START_PATH, *OTHER_WRITE_TARGETS])
-async def test_frozen_write_is_not_sent(
-    harness: TransitionsHarness, scope: Tenant, target: str
-) -> None:
-    await freeze_writes(harness.store, scope)
-    with pytest.raises(Halted):
-        await harness.send_write(build_write(target))
-    assert not harness.service.sent_count
-    assert await load_batch_state(harness.object_states) == {}
-
-
 @pytest.mark.parametrize(("scope", "is_refused"), [(Tenant("", "sandbox"), True), (ACME, False)])
 async def test_write_with_unknown_key_is_frozen_with_its_environment(
     harness: TransitionsHarness, scope: Tenant, *, is_refused: bool
