@@ -6,6 +6,9 @@ import os
 import pytest
 from hypothesis import settings
 
+# A case that fails shows the difference; with `-vv`, all of it.
+pytest.register_assert_rewrite("tests.transcripts")
+
 # On a busy machine any example may be slow.
 settings.register_profile("any speed", deadline=None)
 settings.load_profile("any speed")
