@@ -16,6 +16,7 @@ from mappings.field_types import validate_amount
 from mappings.ids import LEGACY_ID_PATTERN
 from mappings.lazy_sequences import iterate_field, map_rows, materialize_rows
 from mappings.matching import Entry
+from mappings.objects import SENT_AMOUNT_FIELDS, SENT_FIELDS
 
 
 class SentPayment(msgspec.Struct, frozen=True):
@@ -76,10 +77,7 @@ def collect_sent_payments(
 # Validation
 
 
-COMPARED_FIELDS = (
-    *("sourceAmount", "targetAmount", "targetCurrency", "memo"),
-    *("asked_side", "asked_amount", "asked_currency"),
-)
+COMPARED_FIELDS = (*SENT_FIELDS, "asked_side", "asked_amount", "asked_currency")
 """The fields of a payment that ``drop_unchanged_fields`` reads."""
 
 
@@ -201,7 +199,7 @@ def build_entry_from_body(
     """Builds the stored form of a payment to add; ``find_recipient`` is of ``resolve_recipients``."""
     entry: Entry = {} if id_ is None else {"id": id_}
     entry["recipient"] = select_listed_recipient_fields(find_recipient(body))
-    return _copy_non_null_fields(entry, _ENTRY_FIELDS, body)
+    return _copy_non_null_fields(entry, SENT_FIELDS, body)
 
 
 def select_listed_recipient_fields(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
@@ -224,11 +222,6 @@ def _copy_non_null_fields(
         if (value := source.get(name)) is not None:
             target[name] = value
     return target
-
-
-SENT_AMOUNT_FIELDS = ("sourceAmount", "targetAmount", "targetCurrency")
-
-_ENTRY_FIELDS = (*SENT_AMOUNT_FIELDS, "memo")
 
 
 def extract_payment_changes(body: Mapping[str, JSON], *, memo: bool = True) -> dict[str, JSON]:

@@ -27,6 +27,7 @@ from mappings.fields import FieldTable
 from mappings.lazy_sequences import iterate_field, map_rows, materialize_rows
 from mappings.matching import Entry, Payment, match_payments_with_entries
 from mappings.objects import (
+    SENT_FIELDS,
     UPSTREAM_STATUS,
     Facts,
     build_legacy_payment,
@@ -329,8 +330,7 @@ def merge_payment_with_request(
     # The memo was not sent (``send_memo``), or the service does not store memos.
     if requested.get("memo") and not merged.get("memo"):
         merged["memo"] = requested["memo"]
-    names = ("memo", "sourceAmount", "targetAmount", "targetCurrency", "createdAt", "updatedAt")
-    for name in names:
+    for name in (*SENT_FIELDS, "createdAt", "updatedAt"):
         if merged.get(name) is None:
             merged[name] = requested.get(name)
             if name.endswith("Amount"):

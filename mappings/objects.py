@@ -380,6 +380,10 @@ def build_legacy_payment(
     return answer
 
 
+SENT_AMOUNT_FIELDS = ("sourceAmount", "targetAmount", "targetCurrency")
+SENT_FIELDS = (*SENT_AMOUNT_FIELDS, "memo")
+"""The fields of a payment that clients set, besides its recipient."""
+
 AMOUNT_FIELDS = ("sourceAmount", "targetAmount", "fees", "recipientFees", "merchantFees")
 RATE_FIELDS = ("exchangeRate", "fxRate")
 """Legacy clients get strings; the current document does not say how services write these."""
