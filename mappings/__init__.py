@@ -23,7 +23,7 @@ OPERATIONS = (
     *balances.OPERATIONS,
     *geography.OPERATIONS,
 )
-"""All 29 operations of the legacy interface."""
+"""All operations of the legacy interface."""
 
 UNLISTED = payments.UNLISTED
 """Operations that clients in the field use although the legacy document does not list them."""

@@ -29,6 +29,7 @@ from tests.request_examples import EXAMPLE_BODIES, EXAMPLE_IDS
 from tests.running_gateway import GatewayUnderTest
 from tests.simulator import Service
 
+README = Path(__file__).parents[2] / "README.md"
 load_document = cache(build_openapi_document)
 OPERATIONS_BY_NAME = {
     listed_operation.name: listed_operation for listed_operation in (*OPERATIONS, *UNLISTED)
@@ -104,6 +105,11 @@ DOCUMENTED_STATUSES = {
     "read_country": "200, 404, 500",
 }
 """The legacy document's status codes; section 4.6 gives none, and its sample has no key."""
+
+
+def test_operations_are_those_of_the_documents() -> None:
+    assert DOCUMENTED_STATUSES.keys() == {operation.name for operation in OPERATIONS}
+    assert f"all {len(OPERATIONS)} operations" in README.read_text("utf-8")
 
 
 def test_statuses_are_those_of_the_documents() -> None:
