@@ -3,7 +3,7 @@
 # make test     runs all tests
 # make quick    runs the unit tests and the transcripts without sockets, about half a minute on two idle cores
 # make check    runs linters, formatter, type checker and import rules
-# make docs     regenerates deploy/commands.md and mappings/operations.md
+# make docs     regenerates deploy/commands.md, mappings/operations.md and gateway/writes/states.md
 # make pictures  takes the pictures of the README from a running demo
 # make proof    compares the gateway with the simulator's legacy interface, PROOF=3600 seconds long
 # make mutants  breaks every row of every table of mappings/ and checks that a case or the proof finds it;
