@@ -53,7 +53,11 @@ class Vocabulary(msgspec.Struct, frozen=True):
 
 
 class LegacyOptions(msgspec.Struct, frozen=True):
-    """Options of the translation that the operator sets (``[legacy]``)."""
+    """Options of the translation that the operator sets (``[legacy]``).
+
+    They are stored with each write, because its flow is replayed with the same ones. A new one needs
+    a default, which is that of the writes of earlier versions.
+    """
 
     government_ids: Literal["keep", "replace"] = "keep"
     holdup: Literal["remember", "refuse"] = "remember"

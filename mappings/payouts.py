@@ -90,7 +90,7 @@ def parse_payout(
     }
     accounts = {
         name: fields
-        for name in sorted((legacy.BANK, legacy.WALLET), key=lambda name: name != method)
+        for name in sorted(ACCOUNT_TYPE_BY_METHOD, key=lambda name: name != method)
         if (fields := select_account_fields(name)) is not None
     }
     currency = primary.get("currency")

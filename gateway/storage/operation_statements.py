@@ -168,9 +168,9 @@ SELECT_RESTORED = Statement(select(counters.c.value).where(counters.c.name == RE
 
 
 _INSERTED_COLUMNS = (
-    *TENANT_COLUMNS,
-    *("id", "key_id", "key_name", "operation", "request_id", "fingerprint", "idempotency"),
-    *("state", "instance", "fence", "is_client_disconnected", "started_at", "request"),
+    "request",
+    # These are set when it ends, or is in doubt.
+    *(name for name in SUMMARY_COLUMNS if name not in ("reason", "response", "ended_at")),
 )
 _IS_NOT_FROZEN = ~exists().where(
     # An empty name stands for all. Not with OR, for which SQLite would build a table each time.
