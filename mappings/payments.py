@@ -320,29 +320,26 @@ def update_payment(request: Request) -> Flow:
     GET   /batch/:id/summary
     PATCH /batches/:id/payments/:payment  if the service has it, else the batch becomes a draft
     """
-    yield from _edit_payment(request, "PATCH", partial(_change_payment, request))
+    yield from change_batch(
+        request, partial(_change_payment, request), payment_ids=(request.ids["payment"],)
+    )
     return Answer({"object": "updated"})
 
 
-def _edit_payment(
-    request: Request, method: str, edit: Callable[[Batch, Payment, Callable[..., Call]], SubFlow]
-) -> SubFlow:
-    """Edits the payment; ``edit`` also gets the call, which lacks its body and the outcome rule."""
-
-    def edit_payment_of_batch(batch: Batch) -> SubFlow:
-        payment = _require_payment(batch, request)
-        if not batch.is_editable:
-            raise Invalid(WRONG_STATUS)
-        path = f"/batches/{batch.upstream_id}/payments/{payment['upstream'] or payment['id']}"
-        probe_ids = (batch.upstream_id, str(payment["upstream"]))
-        return edit(batch, payment, partial(Call, method, path, probe_ids=probe_ids))
-
-    return change_batch(request, edit_payment_of_batch, payment_ids=(request.ids["payment"],))
+def _require_editable_payment(
+    batch: Batch, request: Request, method: str
+) -> tuple[Payment, Callable[..., Call]]:
+    """Returns the payment, and the call that edits it, without its body and the outcome rule."""
+    payment = _require_payment(batch, request)
+    if not batch.is_editable:
+        raise Invalid(WRONG_STATUS)
+    path = f"/batches/{batch.upstream_id}/payments/{payment['upstream'] or payment['id']}"
+    probe_ids = (batch.upstream_id, str(payment["upstream"]))
+    return payment, partial(Call, method, path, probe_ids=probe_ids)
 
 
-def _change_payment(
-    request: Request, batch: Batch, payment: Payment, build_call: Callable[..., Call]
-) -> SubFlow:
+def _change_payment(request: Request, batch: Batch) -> SubFlow:
+    payment, build_call = _require_editable_payment(batch, request, "PATCH")
     change = batch_bodies.drop_unchanged_fields(
         SentPayment(request.body, ""),
         payment,
@@ -370,10 +367,11 @@ def delete_payment(request: Request) -> Flow:
     DELETE /batches/:id/payments/:payment  if the service has it, else the batch becomes a draft
     """
 
-    def remove(batch: Batch, payment: Payment, build_call: Callable[..., Call]) -> SubFlow:
+    def remove(batch: Batch) -> SubFlow:
+        payment, build_call = _require_editable_payment(batch, request, "DELETE")
         return edit_batch(batch, request, Edit(removed_ids=[payment["id"]]), build_call)
 
-    yield from _edit_payment(request, "DELETE", remove)
+    yield from change_batch(request, remove, payment_ids=(request.ids["payment"],))
     return Answer({"object": "deleted"})
 
 
