@@ -5,7 +5,6 @@ sent; the remaining ones update the account that was shown, or create a new one.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 
 from msgspec import structs
@@ -35,39 +34,62 @@ from mappings.objects import (
 from mappings.payouts import Payout, Recipient
 
 
-@dataclass(eq=False)
 class PayoutChanges:
     """The changes of a recipient's accounts that a client's payout requests.
 
     ``is_replacement`` is for a POST: its accounts replace the existing ones, unless they are the
     existing ones sent back, with or without changes. If ``is_shown_late``, the service may show the
     accounts as they were before a change, so that values equal to the shown ones are sent, too.
+
+    If a currency was sent in two places, the changed one counts. If neither was changed, only the
+    primary method is, and the bank account keeps its currency.
     """
 
-    payout: Payout
-    recipient: Recipient
-    facts: Facts
-    is_replacement: bool = False
-    is_shown_late: bool = False
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        payout: Payout,
+        recipient: Recipient,
+        facts: Facts,
+        *,
+        is_replacement: bool = False,
+        is_shown_late: bool = False,
+    ) -> None:
+        shown_currency = determine_shown_payout_currency(recipient)
+        if payout.nested_currency and payout.currency == shown_currency:
+            payout = structs.replace(payout, currency=payout.nested_currency)
+        if is_replacement and not payout.method and len(payout.accounts) == 1:
+            payout = structs.replace(payout, method=next(iter(payout.accounts)))
+        self.payout, self.recipient = payout, recipient
+        self.is_replacement, self.is_shown_late = is_replacement, is_shown_late
         # Stored without effect. A client that sends a whole object back did not request a hold.
-        previous = build_legacy_payout_holds(self.facts)
+        previous = build_legacy_payout_holds(facts)
         self.holds: dict[str, JSON] = {
             name: changed
-            for name, hold in self.payout.holds.items()
+            for name, hold in payout.holds.items()
             if (changed := {**previous[name], **hold}) != previous[name]
         }
-        self._accounts_by_type = map_shown_accounts_by_type(self.recipient)
-        primary = find_primary_account(self.recipient)
+        self._accounts_by_type = map_shown_accounts_by_type(recipient)
+        primary = find_primary_account(recipient)
         type_ = determine_account_type(primary) if primary else None
         self.existing_primary_method = METHOD_BY_ACCOUNT_TYPE.get(type_ or "", type_)
-        self.new_primary_method = self.payout.method or self.existing_primary_method
+        self.new_primary_method = payout.method or self.existing_primary_method
         """The primary method after the change."""
         self.methods_to_create = [
-            method for method in self.payout.accounts if self.is_new_account_needed(method)
+            method for method in payout.accounts if self.is_new_account_needed(method)
         ]
         self.methods_to_update = self._select_methods_to_update()
+        bank, account = payout.accounts.get(legacy.BANK), self.find_account(legacy.BANK)
+        if (
+            bank
+            and account
+            and payout.currency not in (None, "", shown_currency)
+            and self.new_primary_method == legacy.BANK
+            and not (is_replacement and self.is_new_account_needed(legacy.BANK))
+            and bank.get("currency") == account.get("currency")
+        ):
+            bank = {name: value for name, value in bank.items() if name != "currency"}
+            accounts = {**payout.accounts, legacy.BANK: bank}
+            self.payout = structs.replace(payout, accounts=accounts)
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -239,41 +261,6 @@ class PayoutChanges:
             return []
         field = f"{self.payout.build_account_field_prefix(legacy.BANK)}governmentId"
         return [ClientGovernmentId(country, value, field)]
-
-
-def detect_payout_changes(
-    payout: Payout,
-    recipient: Recipient,
-    facts: Facts,
-    *,
-    is_replacement: bool = False,
-    is_shown_late: bool = False,
-) -> PayoutChanges:
-    """Determines the changes; if a currency was sent in two places, the changed one counts.
-
-    If neither was changed, only the primary method is, and the bank account keeps its currency.
-    """
-    shown_currency = determine_shown_payout_currency(recipient)
-    if payout.nested_currency and payout.currency == shown_currency:
-        payout = structs.replace(payout, currency=payout.nested_currency)
-    if is_replacement and not payout.method and len(payout.accounts) == 1:
-        payout = structs.replace(payout, method=next(iter(payout.accounts)))
-    changes = PayoutChanges(payout, recipient, facts, is_replacement, is_shown_late)
-    bank, account = payout.accounts.get(legacy.BANK), changes.find_account(legacy.BANK)
-    if not (
-        bank
-        and account
-        and payout.currency
-        and changes.new_primary_method == legacy.BANK
-        and not (is_replacement and changes.is_new_account_needed(legacy.BANK))
-        and bank.get("currency") == account.get("currency")
-        and payout.currency != shown_currency
-    ):
-        return changes
-    bank = {name: value for name, value in bank.items() if name != "currency"}
-    return replace(
-        changes, payout=structs.replace(payout, accounts={**payout.accounts, legacy.BANK: bank})
-    )
 
 
 def apply_payout_changes(

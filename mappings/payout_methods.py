@@ -1,12 +1,11 @@
 """Payout methods (legacy interface, section 4.2): three operations."""
 
-from dataclasses import replace
-
-from mappings import banking, legacy, payout_changes, payouts, recipient_outcomes, recipient_reads
+from mappings import banking, legacy, payouts, recipient_outcomes, recipient_reads
 from mappings.effects import Answer, Flow, Operation, Request, SubFlow
 from mappings.errors import NOT_FOUND
 from mappings.failures import Invalid
 from mappings.objects import build_legacy_payout, mask_number
+from mappings.payout_changes import PayoutChanges, apply_payout_changes
 
 
 def create_payout_method(request: Request) -> Flow:
@@ -62,7 +61,7 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
     recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
     payout = payouts.parse_payout(request.body, "", request.problems, recipient)
     is_late = yield from recipient_reads.is_shown_late(recipient)
-    changes = payout_changes.detect_payout_changes(
+    changes = PayoutChanges(
         payout, recipient, facts, is_replacement=is_replacement, is_shown_late=is_late
     )
     if is_late:
@@ -88,8 +87,10 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
             {**entry, "value": mask_number(entry["value"])} for entry in fields["governmentIds"]
         ]
         recipient = {**recipient, "governmentIds": shown_ids, **(response.get("recipient") or {})}
-        changes = replace(changes, recipient=recipient)
-    recipient = yield from payout_changes.apply_payout_changes(changes, request.options)
+        changes = PayoutChanges(
+            changes.payout, recipient, facts, is_replacement=is_replacement, is_shown_late=is_late
+        )
+    recipient = yield from apply_payout_changes(changes, request.options)
     return recipient, {**facts, **changes.holds}, changes.notices
 
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from itertools import chain
 
 from msgspec import structs
@@ -66,7 +65,7 @@ def create_recipient(request: Request) -> Flow:
     """
     body = request.body
     payout = payouts.parse_payout(body.get("payout"), "payout.", request.problems, {})
-    changes = payout_changes.detect_payout_changes(payout, body, {}, is_replacement=True)
+    changes = PayoutChanges(payout, body, {}, is_replacement=True)
     # Everything is validated before the first call, so that a refused request changes nothing.
     government_ids = [
         *recipient_bodies.extract_ssn_as_government_ids(body),
@@ -132,7 +131,9 @@ def _send_remaining_recipient_values(
         recipient = {**new_recipient, **((yield call).get("recipient") or patch_body)}
     account_holder = recipient_bodies.merge_new_type_and_name(body, recipient)
     changed = yield from payout_changes.apply_payout_changes(
-        replace(changes, recipient=account_holder), options, is_undone_by_caller=True
+        PayoutChanges(changes.payout, account_holder, {}, is_replacement=True),
+        options,
+        is_undone_by_caller=True,
     )
     if changes.payout.accounts:
         # All writes succeeded, so failing now would make the client create a second recipient.
@@ -270,7 +271,7 @@ def update_recipient(request: Request) -> Flow:
     )
     options = request.options
     payout = payouts.parse_payout(body.get("payout"), "payout.", request.problems, recipient)
-    changes = payout_changes.detect_payout_changes(
+    changes = PayoutChanges(
         payout,
         recipient_bodies.merge_new_type_and_name(body, recipient),
         facts,
