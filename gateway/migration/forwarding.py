@@ -128,16 +128,14 @@ class LegacySender:
         return PassedResponse(status, headers, body)
 
 
+@dataclass(slots=True)
 class ForwardedWrite:
     """A write that is executed at the legacy service: recorded, sent once, and never matched."""
 
-    def __init__(
-        self, inbound: InboundRequest, sender: LegacySender, batch_routing: BatchRouting
-    ) -> None:
-        self._inbound = inbound
-        self._sender = sender
-        self._batch_routing = batch_routing
-        self._response: PassedResponse | None = None
+    _inbound: InboundRequest
+    _sender: LegacySender
+    _batch_routing: BatchRouting
+    _response: PassedResponse | None = None
 
     async def execute_or_replay(
         self, idempotency_guard: IdempotencyGuard

@@ -6,6 +6,7 @@ service, are forwarded unchanged to ``legacy_base_url`` with the client's own AP
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gateway.auth.keys import ApiKey
 from gateway.config.settings import Comparing
@@ -36,26 +37,19 @@ BATCHES_AT_BOTH_SERVICES = Problem(
 )
 
 
+@dataclass(slots=True)
 class ServiceRouter:
-    def __init__(
-        self,
-        modes: Modes,
-        batch_routing: BatchRouting,
-        sender: LegacySender,
-        idempotency_guard: IdempotencyGuard,
-        comparing: Comparing,
-    ) -> None:
-        self.modes = modes
-        self._batch_routing = batch_routing
-        self.sender = sender
-        self._idempotency_guard = idempotency_guard
-        self._is_legacy_answer_used = comparing.answers == "legacy"
+    modes: Modes
+    _batch_routing: BatchRouting
+    sender: LegacySender
+    _idempotency_guard: IdempotencyGuard
+    _comparing: Comparing
 
     def is_forwarded(self, key: ApiKey, operation: Operation) -> bool:
         """Whether the key's mode forwards the operation to the legacy service."""
         # In mode ``compare`` the configuration says whose answer clients get.
         mode = self.modes.find_mode_of_key(key, find_mode_group(operation))
-        return mode == FORWARD or (mode == COMPARE and self._is_legacy_answer_used)
+        return mode == FORWARD or (mode == COMPARE and self._comparing.answers == "legacy")
 
     def is_translated(self, key: ApiKey, operation: Operation) -> bool:
         """Whether the key's mode for the operation is ``translate``."""

@@ -70,8 +70,8 @@ class _NotComparableError(Exception):
     """One of the two answers is missing, too large, or lists what only an import makes known."""
 
 
-class ShadowTraffic:
-    """Compares the services in the background; an async context manager."""
+class ShadowTraffic(PeriodicTask):
+    """Compares the services in the background, and writes the counts, while it is open."""
 
     def __init__(
         self,
@@ -80,6 +80,7 @@ class ShadowTraffic:
         service_router: ServiceRouter,
         clock: Callable[[], datetime],
     ) -> None:
+        super().__init__("comparison_write", WRITE_INTERVAL_SECONDS, self._write_tallies)
         self._store = store
         self._service_router = service_router
         self._clock = clock
@@ -91,16 +92,12 @@ class ShadowTraffic:
         self._rules = Rules().rules_for_runs_without_writes
         self._id_pairs = IdPairs(store, service_router)
         self._tasks: list[asyncio.Task[None]] = []
-        self._write_task = PeriodicTask(
-            "comparison_write", WRITE_INTERVAL_SECONDS, self._write_tallies
-        )
 
     async def __aenter__(self) -> Self:
         self._tasks = [
             asyncio.create_task(self._run_comparisons()) for _ in range(MAX_CONCURRENT_COMPARISONS)
         ]
-        await self._write_task.__aenter__()
-        return self
+        return await super().__aenter__()
 
     async def __aexit__(self, *_: object) -> None:
         """Drops queued comparisons, and waits a bounded time for running ones."""
@@ -113,7 +110,7 @@ class ShadowTraffic:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._write_task.__aexit__()
+        await super().__aexit__()
 
     def enqueue_comparison(
         self,

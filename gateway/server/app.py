@@ -123,9 +123,7 @@ async def run_gateway(
         await parts.open_backends(create_client)
         await parts.open_handlers()
         interface_router = InterfaceRouter(
-            settings.vocabulary.current,
-            legacy_handler=parts.legacy_handler,
-            signed_handler=parts.signed_handler,
+            settings.vocabulary.current, parts.legacy_handler, parts.signed_handler
         )
         # Before the ports: without a lease others would take over what runs here. Closed after
         # them, to record the last deliveries.

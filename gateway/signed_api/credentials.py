@@ -108,6 +108,7 @@ class SignatureVerifier:
 RequestHandler = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
+@dataclass(slots=True)
 class InterfaceRouter:
     """Calls the handler of the interface that a request uses, which its credentials show.
 
@@ -118,12 +119,9 @@ class InterfaceRouter:
     that will follow.
     """
 
-    def __init__(
-        self, words: CurrentWords, *, legacy_handler: RequestHandler, signed_handler: RequestHandler
-    ) -> None:
-        self._words = words
-        self._legacy_handler = legacy_handler
-        self._signed_handler = signed_handler
+    _words: CurrentWords
+    _legacy_handler: RequestHandler
+    _signed_handler: RequestHandler
 
     def __call__(self, request: HttpRequest) -> Awaitable[HttpResponse]:
         # The legacy handler has had a request with these header fields.

@@ -290,15 +290,15 @@ def _build_api_key(tenant: Tenant, credentials: Credentials) -> ApiKey:
     return ApiKey(f"signed {tenant.merchant}", "signed", "", *tenant, credentials, None, ())
 
 
+@dataclass(slots=True)
 class SignedBatchWrite:
     """A client-signed write of a batch, executed like a legacy one: recorded, and sent once."""
 
-    def __init__(self, write_request: WriteRequest, send: Send) -> None:
-        self._write_request = write_request
-        self._send = send
-        self._response: PassthroughResponse | None = None
-        self._is_in_doubt = False
-        """Whether it was sent and has no response."""
+    _write_request: WriteRequest
+    _send: Send
+    _response: PassthroughResponse | None = None
+    _is_in_doubt: bool = False
+    """Whether it was sent and has no response."""
 
     async def run(self, idempotency_guard: IdempotencyGuard, stamp: int) -> PassthroughResponse:
         caller = self._write_request.caller

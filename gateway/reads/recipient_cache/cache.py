@@ -84,7 +84,7 @@ class CachedRecipients:
                 self.increment_start = newest - CHANGE_DELAY_MS
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class RecipientCache:
     """A tenant's recipients; refreshed ``max_age_seconds`` after the start of the last refresh.
 

@@ -5,6 +5,7 @@ say that a change of an account moves the date of its recipient.
 """
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
@@ -27,14 +28,14 @@ _COLUMNS = (
 )
 
 
+@dataclass(repr=False, slots=True)
 class RemoteChanges:
     """Returns, on each call, the ids of recipients changed since the previous call."""
 
-    def __init__(self, store: Store, tenant: Tenant) -> None:
-        self._store = store
-        self._tenant = tenant
-        self._reported_writes: set[tuple[str, int]] = set()
-        self._last_query_at: datetime | None = None
+    _store: Store
+    _tenant: Tenant
+    _reported_writes: set[tuple[str, int]] = field(default_factory=set)
+    _last_query_at: datetime | None = None
 
     async def __call__(self) -> Collection[str]:
         now = self._store.clock()
