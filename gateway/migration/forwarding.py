@@ -69,11 +69,10 @@ class LegacySender:
 
     async def forward(self, inbound: InboundRequest, fence: Fence | None = None) -> PassedResponse:
         """Sends a request once; raises Unreachable, and for a write Unknown."""
-        with instrumentation.instrument_legacy_call(
-            inbound.caller.key.environment, inbound.operation
-        ) as call_recorder:
+        environment = inbound.caller.key.environment
+        with instrumentation.record_legacy_call(environment, inbound.operation) as call:
             response = await self._send_once(inbound, fence)
-            call_recorder.record_status(response.status)
+            call.status = response.status
             return response
 
     async def read(self, inbound: InboundRequest, target: str) -> PassedResponse:

@@ -343,15 +343,15 @@ class SignedHandler:
             passthrough_request.method, passthrough_request.target
         )
         try:
-            with instrumentation.instrument_call(
+            with instrumentation.record_call(
                 passthrough_request.environment, passthrough_request.method, path
-            ) as call_recorder:
+            ) as call:
                 # Built within the span, so that the service's span becomes its child.
                 passthrough_request.headers.update(traces.build_trace_headers())
                 upstream_response = await stack.enter_async_context(
                     self._passthrough.send(passthrough_request, fence)
                 )
-                call_recorder.record_status(upstream_response.status)
+                call.status = upstream_response.status
                 return upstream_response
         except CircuitOpen:
             context.calls = 0

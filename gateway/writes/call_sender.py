@@ -21,6 +21,7 @@ from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.upstream.client import MAX_ANSWER_BYTES, UpstreamClient
 from gateway.upstream.http_connection import Fence, Reply
+from gateway.upstream.instrumentation import describe_failed_call
 from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.write_request import Caller
@@ -154,7 +155,7 @@ class CallSender:
             reply = await sending
             outcome = "unreadable" if reply.is_unreadable else STATUS_CLASSES[reply.status // 100]
         except BaseException as error:
-            outcome = _describe_failed_call(error)
+            outcome = describe_failed_call(error)
             if isinstance(error, CircuitOpen):
                 caller.call_count -= 1
             raise
@@ -284,7 +285,7 @@ async def _await_in_span(
         try:
             reply = await sending
         except BaseException as error:
-            span.record_outcome(_describe_failed_call(error))
+            span.record_outcome(describe_failed_call(error))
             raise
         span.record_outcome(STATUS_CLASSES[reply.status // 100], reply.status)
         return reply
@@ -295,13 +296,6 @@ def _build_unreadable_failure(call: Call) -> Failure:
     # A read without a result changed nothing; a write may have been executed.
     failure = Unreachable if call.is_read else Unknown
     return failure("the response is unreadable")
-
-
-def _describe_failed_call(error: BaseException) -> str:
-    """Returns the outcome of a call without an answer, for metrics and traces."""
-    if isinstance(error, Failure):
-        return error.error_type
-    return "failed" if isinstance(error, Exception) else "cancelled"
 
 
 def _log_progress(
