@@ -14,7 +14,6 @@ BATCH_NAMES = {
     "payments[0].currency": "sourceCurrency",
     "payments[1].recipient": "payments[7].recipient.email",
 }
-SSN_NAMES = {"governmentIds": "ssn", "governmentIds[0]": "ssn"}
 
 
 def translate_problems(sent_as: dict[str, str], *problems: Problem) -> list[tuple[str | None, str]]:
@@ -22,17 +21,6 @@ def translate_problems(sent_as: dict[str, str], *problems: Problem) -> list[tupl
         Refused(400, list(problems), field_map=sent_as)
     ).problems
     return [(problem.field, problem.message) for problem in translated_problems]
-
-
-def test_current_fields_of_one_client_field_give_one_error() -> None:
-    message = "currency is not supported"
-    problems = [
-        Problem("invalid_field", message, field_path)
-        for field_path in ("currency", "payments[0].currency")
-    ]
-    assert translate_problems(BATCH_NAMES, *problems) == [
-        ("sourceCurrency", "sourceCurrency is not supported")
-    ]
 
 
 def test_errors_without_field_are_all_listed() -> None:
@@ -50,33 +38,6 @@ def test_errors_without_field_are_all_listed() -> None:
 def test_word_of_both_interfaces_is_not_replaced(problem_field: str, field: str) -> None:
     problem = Problem("invalid_status", "the recipient is not active", problem_field)
     assert translate_problems(BATCH_NAMES, problem) == [(field, "the recipient is not active")]
-
-
-def test_part_of_a_value_is_reported_by_client_field_name() -> None:
-    field_path = "governmentIds[0].value"
-    problem = Problem("invalid_field", f"{field_path} is not valid", field_path)
-    assert translate_problems(SSN_NAMES, problem) == [("ssn", "ssn is not valid")]
-
-
-@pytest.mark.parametrize(
-    ("problem_field", "field"),
-    [
-        ("account.branchId", "accounts.bank.routing"),
-        ("account.governmentIds[0].value", "accounts.bank.governmentId"),
-        ("account.primary", None),
-    ],
-)
-def test_field_below_the_whole_object_is_reported_by_client_field_name(
-    problem_field: str, field: str | None
-) -> None:
-    names = {
-        "branchId": "accounts.bank.routing",
-        "governmentIds": "accounts.bank.governmentId",
-    }
-    refusal = Refused(400, [Problem("invalid_field", "Value is invalid", problem_field)])
-    names_of_problem = errors.limit_field_map_to_problem_fields(names, refusal.problems)
-    expected = [(field, "Value is invalid")]
-    assert translate_problems({**names_of_problem}, *refusal.problems) == expected
 
 
 @pytest.mark.parametrize(
