@@ -20,6 +20,7 @@ import pytest_asyncio
 from gateway.config.settings import load_settings
 from gateway.operator.rehearsal.checks import ASSUMPTIONS, IS_OPTIONAL
 from gateway.operator.rehearsal.report import HANDLED, HOLDS, NOT_TRIED, NOTICED, propose_settings
+from gateway.operator.rehearsal.scenario import STEPS
 from mappings import OPERATIONS, UNLISTED
 from tests.operator_commands import run_command, write_configuration
 from tests.processes import build_command
@@ -38,7 +39,8 @@ from tests.state import KEY
 NOTICED_ROWS = {row.name for row in ASSUMPTIONS if row.noticed == "yes"}
 OPERATION_NAMES = {operation.name for operation in OPERATIONS}
 NEED_START = {"processed batches", "wallet account", "start_batch"}
-UNTRIED = {*NEED_START, "country names", "page size"}
+OPERATIONS_WITHOUT_ROW = OPERATION_NAMES - {step.row for step in STEPS}
+UNTRIED = {*NEED_START, "country names", "page size", *OPERATIONS_WITHOUT_ROW}
 OPTIONAL_PATHS = {path for path, is_optional in IS_OPTIONAL.items() if is_optional}
 HANDLED_OPTIONS: dict[str, tuple[Any, set[str]]] = {
     "account_number_with_iban": ("required", {"IBAN alone"}),
@@ -139,6 +141,10 @@ async def rehearsed(
 
 def select_rows(report: dict[str, Any], *verdicts: str) -> set[str]:
     return {row["name"] for row in report["rows"] if row["verdict"] in verdicts}
+
+
+def test_scenario_tests_every_operation() -> None:
+    assert set() == OPERATIONS_WITHOUT_ROW, "add a row to gateway/operator/rehearsal/scenario.md"
 
 
 async def test_documented_service_differs_in_nothing_and_keeps_nothing(
