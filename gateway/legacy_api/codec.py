@@ -275,9 +275,13 @@ class LegacyCodec:
         deferred_ids: dict[str, str] | None = None
         if execution and execution.is_saved and not execution.ended.is_set() and not is_long:
             deferred_ids = execution.new_aliases
-        legacy_ids = await self._ids.find_or_create_object_and_text_ids(
-            caller.key.tenant, *ids, deferred_ids, is_cached=not is_long
+        tenant, (objects, mentioned_ids) = caller.key.tenant, ids
+        legacy_ids = await self._ids.find_or_create_legacy_ids(
+            tenant, objects, deferred_ids, is_cached=not is_long
         )
+        # Free text gets no new aliases.
+        if unnamed := mentioned_ids - legacy_ids.keys():
+            legacy_ids |= await self._ids.map_current_to_existing_legacy_ids(tenant, unnamed)
         pairs = _iter_differing_id_pairs(ids, legacy_ids, context.client_ids)
         return await run_in_thread(dict, pairs) if is_long else dict(pairs)
 

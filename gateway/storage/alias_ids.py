@@ -173,23 +173,6 @@ class AliasIds:
                     raise IdCollisionError(name)
         return new
 
-    async def find_or_create_object_and_text_ids(
-        self,
-        tenant: Tenant,
-        objects: AbstractSet[tuple[str, str]],
-        mentioned_ids: AbstractSet[str],
-        unsaved_aliases: dict[str, str] | None = None,
-        *,
-        is_cached: bool = True,
-    ) -> dict[str, str]:
-        """Resolves objects to legacy ids, and ids in free text only if they have one already."""
-        names = await self.find_or_create_legacy_ids(
-            tenant, objects, unsaved_aliases, is_cached=is_cached
-        )
-        if unnamed := mentioned_ids - names.keys():
-            names |= await self.map_current_to_existing_legacy_ids(tenant, unnamed)
-        return names
-
     async def map_current_to_existing_legacy_ids(
         self, tenant: Tenant, current_ids: AbstractSet[str]
     ) -> dict[str, str]:
