@@ -101,18 +101,25 @@ PAYMENT_BATCH = FieldTable(
     ),
 )
 
+SENT_AMOUNT_FIELDS = ("sourceAmount", "targetAmount", "targetCurrency")
+SENT_FIELDS = (*SENT_AMOUNT_FIELDS, "memo")
+"""The fields of a payment that clients set, besides its recipient; ``batch_bodies`` sends them."""
+
 PAYMENT = FieldTable(
     (legacy.Payment,),
     (legacy.Payment,),
     nested={"batch": PAYMENT_BATCH},
-    read_only=dict.fromkeys(
-        (
-            *("id", "sourceAmount", "targetAmount", "exchangeRate", "fxRate", "fees", "memo"),
-            *("recipientFees", "merchantFees", "sourceCurrency", "targetCurrency"),
-            *("processedAt", "createdAt", "updatedAt"),
+    read_only={
+        **dict.fromkeys(SENT_FIELDS, "a value that the payment has already is not sent"),
+        "sourceCurrency": "the currency of the batch",
+        **dict.fromkeys(
+            (
+                *("id", "exchangeRate", "fxRate", "fees", "recipientFees", "merchantFees"),
+                *("processedAt", "createdAt", "updatedAt"),
+            ),
+            "assigned by the service",
         ),
-        "read-only",
-    ),
+    },
     set_in_code={
         "recipient": "the recipient as in all answers",
         "status": "statuses that the legacy document lacks are shown as `pending`",
@@ -379,10 +386,6 @@ def build_legacy_payment(
         answer[name] = money.format_rate(answer[name])
     return answer
 
-
-SENT_AMOUNT_FIELDS = ("sourceAmount", "targetAmount", "targetCurrency")
-SENT_FIELDS = (*SENT_AMOUNT_FIELDS, "memo")
-"""The fields of a payment that clients set, besides its recipient."""
 
 AMOUNT_FIELDS = ("sourceAmount", "targetAmount", "fees", "recipientFees", "merchantFees")
 RATE_FIELDS = ("exchangeRate", "fxRate")

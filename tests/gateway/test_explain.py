@@ -88,6 +88,17 @@ def test_unsent_field_is_listed_with_reason() -> None:
     assert start.remembered[-1] == "batch B-ABCDEFGH12345678: state, started"
 
 
+def test_amount_that_a_payment_has_already_is_not_called_read_only() -> None:
+    payment = {"sourceAmount": "7.13", "memo": "new", "sourceCurrency": "USD", "fees": "1.00"}
+    explanation = explain("PATCH", "/v1/batches/B-1/payments/P-1", payment)
+    assert [field.field for field in explanation.calls[1].fields] == ["memo"]
+    assert dict(explanation.kept) == {
+        "sourceAmount": "a value that the payment has already is not sent",
+        "sourceCurrency": "the currency of the batch",
+        "fees": "assigned by the service",
+    }
+
+
 def test_query_parameters_show_their_targets() -> None:
     query = "payoutMethod=bank-transfer&payoutCurrency=usd&page=2&status="
     explanation = explain("GET", f"/v1/recipients?{query}")
