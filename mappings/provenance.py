@@ -10,7 +10,7 @@ from typing import get_type_hints
 
 from mappings.batch_views import BATCH
 from mappings.effects import JSON, Operation
-from mappings.objects import ADDRESS, BANK, PAYMENT, RECIPIENT, WALLET
+from mappings.objects import ADDRESS, BANK, COMPLIANCE, PAYMENT, PAYMENT_BATCH, RECIPIENT, WALLET
 
 FACT_LABELS = {
     "phase": "state",
@@ -30,7 +30,18 @@ BOOKKEEPING_FACTS = frozenset(
 )
 """Stored facts that only order concurrent changes or find rows."""
 
-_TABLES = (BANK, WALLET, RECIPIENT, ADDRESS, PAYMENT, BATCH)
+FIELD_TABLES = {
+    "Recipient": RECIPIENT,
+    "Address": ADDRESS,
+    "Compliance": COMPLIANCE,
+    "Bank account": BANK,
+    "Wallet": WALLET,
+    "Batch": BATCH,
+    "Payment": PAYMENT,
+    "Batch of a payment": PAYMENT_BATCH,
+}
+"""All field tables, by the names of their objects in the documentation."""
+
 _UNSENT_REASONS = {
     "primary.method": "selects the primary account",
     "primary.currency": "the currency of the account if it has none of its own",
@@ -103,7 +114,7 @@ def _explain_unsent_field(name: str) -> str:
     # Looked up by the last part of the path, because each table contains only its own fields.
     reasons = (
         row.reason
-        for table in _TABLES
+        for table in FIELD_TABLES.values()
         for row in table.rows
         if row.legacy_name == last and row.reason
     )

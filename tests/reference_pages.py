@@ -17,12 +17,9 @@ from gateway.config.settings import Settings
 from gateway.docgen.explain import ExplainedCall, explain_request
 from gateway.writes import states
 from mappings import OPERATIONS, UNLISTED
-from mappings.batch_views import BATCH
 from mappings.effects import Operation
 from mappings.errors import REFUSAL_STATUS
-from mappings.fields import FieldTable
-from mappings.objects import ADDRESS, BANK, COMPLIANCE, PAYMENT, PAYMENT_BATCH, RECIPIENT, WALLET
-from mappings.provenance import list_documented_current_calls
+from mappings.provenance import FIELD_TABLES, list_documented_current_calls
 from tests.request_examples import build_request_example
 
 INTRODUCTION = """# Operations
@@ -71,18 +68,6 @@ statements that change a state take its allowed sources from these tables; the s
 every other change. *Own fence*: the row still has the fencing token that this process took, which the same statement
 checks. Freezes, superseded batches and claims of other writes are checked in the same transaction.
 """
-
-
-FIELD_TABLES: dict[str, FieldTable] = {
-    "Recipient": RECIPIENT,
-    "Address": ADDRESS,
-    "Compliance": COMPLIANCE,
-    "Bank account": BANK,
-    "Wallet": WALLET,
-    "Batch": BATCH,
-    "Payment": PAYMENT,
-    "Batch of a payment": PAYMENT_BATCH,
-}
 
 
 def render_operations_page() -> str:

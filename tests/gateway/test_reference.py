@@ -14,9 +14,10 @@ from typing_extensions import is_typeddict
 
 from gateway.config.config_file import SECRET_KEYS
 from gateway.config.settings import Settings
-from mappings import OPERATIONS, UNLISTED
+from mappings import OPERATIONS, UNLISTED, batch_views, objects
 from mappings.effects import Operation
-from mappings.provenance import list_documented_current_calls
+from mappings.fields import FieldTable
+from mappings.provenance import FIELD_TABLES, list_documented_current_calls
 from tests.reference_pages import PAGES, format_operation_title
 from tests.request_examples import EXAMPLE_BODIES
 
@@ -27,6 +28,12 @@ EXAMPLE_TEXT = (ROOT / "deploy" / "gateway.example.toml").read_text("utf-8")
 @pytest.mark.parametrize("path", PAGES)
 def test_reference_page_is_up_to_date(path: str) -> None:
     assert (ROOT / path).read_text("utf-8") == PAGES[path](), "run `make docs`"
+
+
+def test_every_field_table_is_documented() -> None:
+    values = (*vars(objects).values(), *vars(batch_views).values())
+    tables = {value for value in values if isinstance(value, FieldTable)}
+    assert tables == set(FIELD_TABLES.values()), "add it to FIELD_TABLES in mappings/provenance.py"
 
 
 def iter_keys_with_choices(
