@@ -49,7 +49,10 @@ async def find_failing_case(mutant: Mutant, case_coverage: LineCoverage, state: 
         return f"cannot be loaded: {type(error).__name__}"
     if failing_file is None:
         return ""
-    await _play_case(failing_file, state)
+    try:
+        await _play_case(failing_file, state)
+    except Exception as error:
+        raise AssertionError(f"{name_of(failing_file)} fails without a mutant") from error
     return f"{name_of(failing_file)}: {failure}"
 
 
