@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, ScalarSelect, func, select, text
+from sqlalchemy import ColumnElement, ScalarSelect, and_, func, select, text
 
 from gateway.storage import Store
 from gateway.storage.database import Transaction
@@ -60,9 +60,13 @@ async def load_state_gauges(store: Store) -> StateGauges:
         _build_time_query(func.max).label("last_at"),
     ).where(IS_OPEN_OPERATION)
     # The exact conditions of the partial indexes: with others, a database scans the whole table.
-    superseded_count = select(func.count()).select_from(id_redirects).where(text(IS_SUPERSEDED))
-    started_count = superseded_count.where(
+    is_started = and_(
         id_redirects.c.started_at.is_not(None), id_redirects.c.updated_at > now - STARTED_PERIOD
+    )
+    superseded_counts = (
+        select(func.count(), func.count().filter(is_started))
+        .select_from(id_redirects)
+        .where(text(IS_SUPERSEDED))
     )
     unseen_count = (
         select(func.count()).select_from(upstream_writes).where(text(UNSEEN_BATCH_CONDITION))
@@ -85,6 +89,7 @@ async def load_state_gauges(store: Store) -> StateGauges:
             if row.state == IN_DOUBT
             or (row.state == RUNNING and (row.reason or (row.sent_at and row.sent_at < late_at)))
         ]
+        ((superseded_count, started_count),) = await tx.fetch(superseded_counts)
         environments = await tx.fetch(keys_by_environment.group_by(api_keys.c.environment))
         return StateGauges(
             len(late),
@@ -92,8 +97,8 @@ async def load_state_gauges(store: Store) -> StateGauges:
             len(in_doubt),
             # Of the others only the delivery of the response is open, for up to a day.
             sum(row.state != DONE for row in rows),
-            await tx.fetch_value(superseded_count) + await tx.fetch_value(unseen_count),
-            await tx.fetch_value(started_count),
+            superseded_count + await tx.fetch_value(unseen_count),
+            started_count,
             await tx.fetch_value(freeze_count),
             {row[0]: row[1] for row in environments},
             bool(await tx.fetch_value(restored_flag)),
